@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from judge_inputs import curve, phased
@@ -58,6 +59,14 @@ def test_probe_overhead_is_reads_times_the_cost_of_one_over_wall_time() -> None:
     timed = attribute(steps, census=Census(clock_read_s=1e-6))
     assert timed.probe_overhead_fraction == pytest.approx(1e-4)
     assert attribute(steps).probe_overhead_fraction is None
+
+
+def test_steps_that_were_left_out_are_in_what_the_probe_cost_and_in_no_share() -> None:
+    steps = [replace(phased(n, 0.1, **PLAIN), left_out=3, left_out_s=0.3) for n in range(5)]
+    found = attribute(steps, census=Census(clock_read_s=1e-6))
+    assert found.probe_overhead_fraction == pytest.approx(1e-4 / 4)
+    assert found.fractions == attribute([phased(n, 0.1, **PLAIN) for n in range(5)]).fractions
+    assert found.num_steps == 5
 
 
 @pytest.mark.parametrize("seconds", [-1e-9, math.nan, math.inf])

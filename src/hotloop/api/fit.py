@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hotloop.api.run import Run
+from hotloop.api.run import Run, note
 from hotloop.core.errors import UsageError
 from hotloop.core.file_locks import refuse_busy
 from hotloop.core.settings import load_settings
@@ -65,7 +64,7 @@ def fit(
         refuse_busy(directory)
         from hotloop.finetune.conduct import Steps
 
-        return Fitted(directory, start(found, directory, Steps(warn=_note)))
+        return Fitted(directory, start(found, directory, Steps(warn=note)))
     if task is not None:
         raise UsageError(
             "`task` is of model directories; what a module learns is its `loss`",
@@ -99,13 +98,9 @@ def _fit_module(
     from hotloop.finetune.conduct import Steps
     from hotloop.finetune.module import fit_module
 
-    outcome = fit_module(found, directory, model, data, validation, loss, collate, Steps(warn=_note))  # fmt: skip
+    outcome = fit_module(found, directory, model, data, validation, loss, collate, Steps(warn=note))  # fmt: skip
     return Fitted(directory, outcome)
 
 
 def _overrides(words: Mapping[str, Any], settings: Mapping[str, Any] | None) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in {**words, **(settings or {})}.items()]
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"hotloop: {text}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,24 +13,19 @@ class RecentSteps:
     """Steps that are under way: neither warm-up nor profiled."""
 
     def __init__(self) -> None:
-        self._num = 0
-        self._wall_s = 0.0
-        self._phases: Counter[str] = Counter()
-
-    def saw(self, step: Step) -> None:
-        """One has ended."""
-        if step.counted:
-            self._num += 1
-            self._wall_s += step.wall_s
-            for phase, seconds in step.host.items():
-                self._phases[phase] += seconds  # type: ignore[assignment]
+        self._steps: deque[Step] = deque(maxlen=5000)  # of more, the newest
+        self.saw = self._steps.append  # what can wait is not done between two steps
+        """Told of each step that has ended."""
 
     def take(self) -> dict[str, float]:
         """`step_s`, and each phase's fraction of it; empty where none has ended since."""
-        num, wall_s, phases = self._num, self._wall_s, self._phases
-        self._num, self._wall_s, self._phases = 0, 0.0, Counter()
-        if not num:
+        steps = [each for each in self._steps if each.counted]
+        self._steps.clear()
+        if not steps:
             return {}
-        return {"step_s": wall_s / num} | {
-            f"{phase}_fraction": seconds / wall_s for phase, seconds in phases.items()
+        wall_s = sum(each.wall_s for each in steps)
+        phases = dict.fromkeys(phase for each in steps for phase in each.host)
+        return {"step_s": wall_s / len(steps)} | {
+            f"{phase}_fraction": sum(each.host.get(phase, 0.0) for each in steps) / wall_s
+            for phase in phases
         }

@@ -162,10 +162,10 @@ def compare(
         plan=TrialPlan(warmup_steps=warmup_steps, steps=steps, timeout_s=TIMEOUT_S),
         parity_class="reduced_precision",
         workdir=start_of(directory, workdir),
-        on_pair=lambda pair: _note(f"pair {pair.number} of up to {pair.up_to}"),
+        on_pair=lambda pair: note(f"pair {pair.number} of up to {pair.up_to}"),
     )
     return Run(directory)
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
     sys.stderr.write(f"hotloop: {text}\n")

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from hotloop import __version__
 from hotloop.api.recent_steps import RecentSteps
-from hotloop.api.run import Run
+from hotloop.api.run import Run, note
 from hotloop.core.child import DOCTOR, OF_A_TRIAL
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
 from hotloop.core.errors import UsageError
@@ -92,13 +92,15 @@ class Watched(Run):
         write_json(self.directory / "environment.json", self._machine)
         write_json(self.directory / COMMAND_RUN_FILE, self._run)
         self._watching = ExitStack()
-        self._watching.enter_context(telemetry(self.directory))
+        newest = self._watching.enter_context(telemetry(self.directory))
         self._finish = install(
             self.directory,
             bound="" if self._steps is None else str(self._steps),
             ended=self._enough,
             start_s=lambda: time.perf_counter() - began,
             saw=self.recent.saw,
+            most_cost=0.016,  # to stay below 2 %: it is known a moment late
+            beside_s=lambda: ((sample := newest()) and sample.sampler_s) or 0.0,
         )
         _now.append(self)
         return self
@@ -138,7 +140,7 @@ class Watched(Run):
             returncode={"failed": 1, "by_itself": 0}.get(ended),
             wall_s=time.time() - self._run.started_at,
         )
-        self._examined = judged(self.directory, self._run, self._machine, _warn)
+        self._examined = judged(self.directory, self._run, self._machine, note)
         if self._shows:
             self._show()
 
@@ -168,10 +170,6 @@ class Watched(Run):
         if self._examined is None:
             raise UsageError(str(self), do="ask after `with hotloop.watch() as seen: ...`")
         return super()._stored(self._run)
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(f"hotloop: {text}\n")
 
 
 def _kernel() -> Any:

@@ -182,6 +182,8 @@ class Steps:
     median_s: float | None
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
+    left_out: int = 0
+    """Steps between those that were measured at which nobody looked, so that looking costs little."""
 
 
 @dataclass(frozen=True, slots=True)

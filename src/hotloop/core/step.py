@@ -44,7 +44,7 @@ TAGS = (
 _MAY_OVERFLOW = frozenset({"loss", "grad_norm"})
 _AMOUNTS = frozenset(
     {"tokens", "samples", "learning_rate", "syncs", "peak_bytes", "clock_reads"}
-    | {"batches_taken", "batches_ready"}
+    | {"batches_taken", "batches_ready", "left_out", "left_out_s"}
 )
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
@@ -56,7 +56,8 @@ class StepRecord:
     step: int
     """Counted from 0."""
     wall_s: float
-    """Host wall time from the end of the previous step to the end of this one."""
+    """Host wall time from the end of the previous step to the end of this one; in somebody else's process, as all
+    its phases, without what the probe itself did in that time."""
     host: dict[str, float] = field(default_factory=dict)
     """Exclusive seconds per host phase, `unattributed` among them; absent phases took no time.
     Empty when only a step clock was carried."""
@@ -81,6 +82,10 @@ class StepRecord:
     """Made by loader workers and not taken, at the end of the step."""
     batches_to_come: bool | None = None
     """True if the loader had more to ask its workers for: not near the end of an epoch, where they stop."""
+    left_out: int | None = None
+    """Steps right before it that were not looked at, so that looking costs less: they have no records."""
+    left_out_s: float | None = None
+    """Wall time of these together."""
 
     def to_json(self) -> str:
         """One line of `steps.jsonl`, without the fields that are not known.
@@ -95,7 +100,7 @@ class StepRecord:
         for key in _MAY_OVERFLOW & values.keys():
             if not math.isfinite(values[key]):
                 values[key] = json.dumps(values[key])  # Python's own word for it
-        return json.dumps(values, separators=(",", ":"), allow_nan=False)
+        return _ENCODED(values)
 
     @classmethod
     def from_mapping(cls, values: dict[str, object]) -> StepRecord:
@@ -130,6 +135,7 @@ class StepRecord:
         return cls(**{**values, "tags": tuple(tags)})  # type: ignore[arg-type]
 
 
+_ENCODED = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _NAMES = tuple(each.name for each in fields(StepRecord))
 _FIELDS = frozenset(_NAMES)
 

@@ -47,8 +47,8 @@ def attribute(
     by the probe like any other; what the phases miss of wall time, or count twice, is
     `closure_error_fraction = sum over steps of |sum of phases - wall| / sum of wall`, absolute per
     step so that too much here does not hide too little there. Probe overhead is
-    `sum of clock_reads * clock_read_s / sum of wall`. census: tells what the phases and the device's
-    clock alone do not. counted: the steps that it counted in, where they are others.
+    `sum of clock_reads * clock_read_s / sum of wall`, in wall the steps that were left out, too. census: tells
+    what the phases and the device's clock alone do not. counted: the steps that it counted in, where they are others.
     Raises `ValueError` for no such step, an unknown phase, or seconds that are negative or not finite.
     """
     steps = [record for record in under_way(records) if record.host]
@@ -69,6 +69,7 @@ def attribute(
     wall = math.fsum(record.wall_s for record in steps)
     present = {phase for record in steps for phase in record.host} | {"unattributed"}
     reads = sum(record.clock_reads for record in steps)
+    passed = wall + math.fsum(record.left_out_s or 0.0 for record in steps)
     read_s = census.clock_read_s if census is not None else None
     counted = steps if counted is None else counted
     return Breakdown(
@@ -79,7 +80,7 @@ def attribute(
         num_steps=len(steps),
         num_warmup=sum("warmup" in record.tags for record in records),
         closure_error_fraction=missed / wall,
-        probe_overhead_fraction=None if read_s is None else reads * read_s / wall,
+        probe_overhead_fraction=None if read_s is None else reads * read_s / passed,
         wall_s=wall,
         counted_steps=len(counted),
         counted_wall_s=math.fsum(record.wall_s for record in counted),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from hotloop.core.census import Census
@@ -62,6 +63,12 @@ def _of_time(run: JudgedRun) -> Iterator[str]:
         num = sum(next(t for t in _LEFT_OUT if t in record.tags) == tag for record in left_out)
         if num:
             yield f"{num} {'step' if num == 1 else 'steps'} {why}: not in the breakdown"
+    if num := sum(r.left_out or 0 for r in records):
+        seconds = math.fsum(r.left_out_s or 0.0 for r in records)
+        yield (
+            f"{num:,} of {num + len(records):,} steps: left out, drawn at random, so that watching costs less "
+            f"than 2 % of the time; they took {1e3 * seconds / num:.3g} ms on average"
+        )
     if breakdown.closure_error_fraction > CLOSURE_LIMIT:
         yield (
             f"{100 * breakdown.closure_error_fraction:.1f} % of wall time: phases and wall time disagree"

@@ -216,4 +216,5 @@ def _steps(records: tuple[StepRecord, ...]) -> Steps:
         median_s=median([record.wall_s for record in counted]) if counted else None,
         tokens_per_s=sum(tokens) / wall if complete and len(tokens) == len(counted) else None,
         samples_per_s=sum(samples) / wall if complete and len(samples) == len(counted) else None,
+        left_out=sum(record.left_out or 0 for record in counted),
     )

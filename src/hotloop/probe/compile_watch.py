@@ -26,7 +26,7 @@ class CompileWatch:
         graphs = num_graphs()
         if graphs == self._graphs:
             return
-        failures = len(_reasons())
+        failures = recompiles()[0] or 0
         # Again, since a guard failed; and not for the first time: shapes settle in the first steps.
         again = failures > self._failures and self._watch.counting
         if graphs > self._graphs:
@@ -55,7 +55,7 @@ def num_graphs() -> int:
     """Compiled so far; cheap enough to be read in every step."""
     utils = _utils()
     try:
-        return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+        return int(utils.counters.get("stats", {}).get("unique_graphs", 0)) if utils else 0
     except _OTHER_TORCH:
         return 0
 

@@ -56,17 +56,24 @@ class StepRule:
         """No rarer optimizer will become the step optimizer any more."""
         return self.steps > DECIDED_BY
 
+    def is_usual(self, optimizer: Optimizer) -> bool:
+        """Count its update, and with it a step, if it is the step optimizer."""
+        held = self._step_optimizer
+        if self.is_explicit or held is None or held() is not optimizer:
+            return False
+        self._num_own += 1
+        self.steps += 1
+        if self._alone:
+            self._alone.clear()
+        return True
+
     def updated(self, optimizer: Optimizer) -> Ends:
         """`optimizer` has updated its parameters."""
+        if self.is_usual(optimizer):
+            return Ends.STEP
         if self.is_explicit:
             return Ends.NOTHING
         current = self._step_optimizer() if self._step_optimizer is not None else None
-        if current is optimizer:
-            self._num_own += 1
-            self.steps += 1
-            if self._alone:
-                self._alone.clear()
-            return Ends.STEP
         own = self._updates[optimizer] = self._updates.get(optimizer, 0) + 1
         if current is None:  # the first, or the one before is gone
             self._take(optimizer, own)

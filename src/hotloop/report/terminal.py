@@ -233,8 +233,10 @@ def _speed_line(diagnosis: Diagnosis) -> str:
     if steps.median_s is not None:
         parts.append(f"{numbers.seconds(steps.median_s)} per step (median)")
     # Named apart from the median: slow steps (compile, evaluation) count here.
-    warmup = f"{numbers.counted(steps.measured, 'step')} after {steps.warmup:,} of warm-up"
-    parts.append(f"{speed} over all {warmup}" if speed else warmup)
+    some = f"{steps.measured:,} of " if steps.left_out else ""
+    seen = some + numbers.counted(steps.measured + steps.left_out, "step")
+    warmup = f"{seen} after {steps.warmup:,} of warm-up"
+    parts.append(f"{speed} over {'' if some else 'all '}{warmup}" if speed else warmup)
     if diagnosis.bound:
         parts.append(BOUNDS[diagnosis.bound])
     return ", ".join(parts)

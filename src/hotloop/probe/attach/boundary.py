@@ -36,15 +36,20 @@ class Boundary:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.rule = "undecided"
-        self.optimizers_made = 0
+        kinds = [Optimizer]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+        self.optimizers_made = sum(hasattr(kind.step, "hooked") for kind in kinds)
+        """So far. Before this process was watched, one of each class whose `step` torch wrapped: it does so with the first."""
         self.after_made: Callable[[Optimizer], None] = lambda optimizer: None
         self.described: str | None = None
         self.constructed: Place | None = None
         """The place at which the optimizer was constructed that is described."""
         self.dtypes: tuple[str, ...] = ()
         self.device = torch.device("cpu")
-        self._steps = StepRule()
+        self.steps = StepRule()
         self._made: WeakKeyDictionary[Optimizer, Place | None] = WeakKeyDictionary()
+        self.nests = False
         self._open: list[tuple[ref[Optimizer], int]] = []
         self.backwards_seen = 0
         self._backwards = 0
@@ -68,11 +73,8 @@ class Boundary:
         watch = self._watch
         if not watch.here():
             return
-        watch.now.hooks += 2  # this one, and the one after it
-        if self._open and self._is_open(optimizer) and _running_steps() < 2:
-            # The one before never ended: it raised. Else: a subclass that calls the step it overrides.
-            watch.clock.leave(self._open[0][1])
-            self._open.clear()
+        if self._open and self._is_open(optimizer):
+            self._drop_unfinished(running=1)  # more: a subclass that calls the step it overrides
         self._open.append((ref(optimizer), watch.enter("optimizer")))
 
     def after_update(self, optimizer: Optimizer) -> None:
@@ -89,12 +91,13 @@ class Boundary:
         if self._open and self._open[-1][0]() is optimizer:
             watch.leave(self._open.pop()[1])
             if self._open and self._is_open(optimizer):
+                self.nests = True
                 return  # the overriding step has not ended yet
         self._updated(optimizer)
 
-    def _drop_unfinished(self) -> None:
+    def _drop_unfinished(self, *, running: int = 0) -> None:
         """An update that raised never ended; a closure's is under way."""
-        if not _running_steps():
+        if _running_steps() <= running:
             self._watch.leave(self._open[0][1])
             self._open.clear()
 
@@ -160,11 +163,11 @@ class Boundary:
                 self._switch("explicit", "from its first call on, `hotloop.step()` ends the steps")
             self.rule = "explicit"
             watch.saw_updates()
-        self._steps.called()
+        self.steps.called()
         watch.end_step()
 
     def _updated(self, optimizer: Optimizer) -> None:
-        ends = self._steps.updated(optimizer)
+        ends = self.steps.updated(optimizer)
         if self.rule != "optimizer":
             if self.rule == "explicit":
                 self._describe(optimizer)
@@ -182,7 +185,7 @@ class Boundary:
         if ends is Ends.STEP_OF_ANOTHER:
             self._watch.restart(
                 SEVERAL_UPDATES,
-                made=self._steps.steps - 1,
+                made=self.steps.steps - 1,
             )
         elif ends is Ends.LONG_STEP:
             self._watch.tag("resumed")
@@ -193,7 +196,7 @@ class Boundary:
     def _describe(self, optimizer: Optimizer) -> None:
         if self.described is None:  # now: it may be gone when the census is written
             self.described = describe_optimizer(optimizer)
-            self.constructed = self._made.get(optimizer)
+            self.constructed = self._made.setdefault(optimizer, None)
             self.dtypes = parameter_dtypes(optimizer)
             self.device = device_of(optimizer)
 

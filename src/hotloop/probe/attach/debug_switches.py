@@ -23,7 +23,7 @@ class DebugSwitches:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._places: dict[str, Place | None] = {}
-        self._profiled_steps = 0
+        self._looks = self._profiled = 0
 
     def install(self) -> None:
         cudnn = vars(type(torch.backends.cudnn))
@@ -37,13 +37,14 @@ class DebugSwitches:
             entry.around_call(owner, name, self._placed(switch))
 
     def at_boundary(self) -> None:
-        """A step ends."""
-        if self._watch.counting and torch._C._autograd._profiler_enabled():
-            self._profiled_steps += 1
+        """One of some steps ends."""
+        if self._watch.counting:
+            self._looks += 1
+            self._profiled += torch._C._autograd._profiler_enabled()
 
     def clear(self) -> None:
         """What was taken for steps was none."""
-        self._profiled_steps = 0
+        self._looks = self._profiled = 0
 
     def used(self) -> tuple[DebugSwitch, ...]:
         """Those that are on, whatever device trains."""
@@ -60,7 +61,7 @@ class DebugSwitches:
             and torch._C._get_deterministic_fill_uninitialized_memory(),
             "use_deterministic_algorithms": deterministic,
             "cudnn.deterministic": torch.backends.cudnn.deterministic,
-            "profiler": self._profiled_steps > PROFILED * self._watch.counted_steps,
+            "profiler": self._profiled > PROFILED * self._looks,
         }
         return tuple(DebugSwitch(name, self._site(name)) for name, is_on in on.items() if is_on)
 

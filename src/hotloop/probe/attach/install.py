@@ -97,11 +97,15 @@ def install(
     ended: Callable[[], object] = end_process,
     start_s: Callable[[], float | None] = seconds_since_start,
     saw: Callable[[Step], None] = lambda step: None,
+    most_cost: float | None = None,
+    beside_s: Callable[[], float] = lambda: 0.0,
 ) -> Callable[[], None]:
     """Hook this process. bound: call `ended` after so many steps that count, or seconds of them (see `Enough`), and after
-    the profile. start_s: what its start has taken by now. saw: called with each step, in the thread that steps. Returns what writes all that was seen, and looks no longer."""
+    the profile. start_s: what its start has taken by now. saw: called with each step, in the thread that steps.
+    most_cost: as `Watch`. beside_s: as `Cost`. Returns what writes all that was seen, and looks no longer."""
     parts = Parts(directory, profile_after=int(bound) if bound.isdecimal() else None)
     watch, writer = parts.watch, Writer(parts)
+    watch.most_cost, parts.cost.beside_s = most_cost, beside_s
     enough = Enough(watch, parts.profiler, bound)
     watch.saw = saw
     watch.at_boundary = partial(_at_boundary, parts)
@@ -150,7 +154,7 @@ def _watch_memory(parts: Parts) -> None:
     watch, memory = parts.watch, parts.memory
     memory.optimizers = parts.boundary.optimizers
     memory.step = lambda: watch.step
-    memory.phase = lambda: watch.clock.innermost
+    memory.phase = lambda: "unattributed" if watch.resting else watch.clock.innermost
     memory.is_wanted = lambda: watch.active
 
     def made(optimizer: Any) -> None:
@@ -187,8 +191,9 @@ def _at_boundary(parts: Parts) -> None:
     watch, profiler = parts.watch, parts.profiler
     if not profiler.over:
         watch.tried(profiler.at_boundary)
-    watch.tried(parts.switches.at_boundary)
-    watch.tried(parts.compiling.at_boundary)
+    if watch.step % 7 == 0:  # hardly the length of a profiler's schedule
+        watch.tried(parts.switches.at_boundary)
+    parts.compiling.at_boundary()
 
 
 def _after_boundary(
@@ -209,6 +214,8 @@ def _after_boundary(
         writer.finish(stopped=True)
         watch.active = False
         ended()
+    elif parts.boundary.rule in ("optimizer", "explicit") and not parts.boundary.nests:
+        watch.rest()  # such steps are seen to end, each once, without looking at passes
 
 
 def _begin(parts: Parts, writer: Writer) -> None:

@@ -132,14 +132,11 @@ class LoaderWatch:
 
     def _iterate(self, original: Any, loader: Any) -> Any:
         watch = self._watch
-        depth = watch.enter("data_wait" if torch.is_grad_enabled() else "eval")
-        if depth < 0:
+        if not watch.here():
             return original(loader)
         start = time.perf_counter()
-        try:
-            iterator = original(loader)
-        finally:
-            watch.leave(depth)
+        phase = "data_wait" if torch.is_grad_enabled() else "eval"
+        iterator = watch.timed(phase, original, (loader,), {})
         watch.tried(self._note_epoch, loader, iterator, time.perf_counter() - start)
         return iterator
 
@@ -159,7 +156,8 @@ class LoaderWatch:
         if seen is None:
             seen = LoaderSeen(loader, made or place, self._watch.sites)
             self._seen.setdefault(key, []).append((_weakly(dataset), seen))
-        seen.began_epoch(loader, seconds)
+        if not self._watch.resting:
+            seen.began_epoch(loader, seconds)
         if name is not None:
             seen.made[name] = None
         if seen.trains and seen.num_epochs > 1:
@@ -175,9 +173,11 @@ class LoaderWatch:
         if not watch.here():
             return original(iterator)
         watch.resume()  # its workers may just have been forked
-        asked = self._asked.pop(iterator, None)
+        asked = self._asked.pop(iterator, None) if self._asked else None
         if asked is not None:  # no `DataLoader.__iter__` saw it
             watch.tried(self._note_epoch, asked[0], iterator, time.perf_counter() - asked[1])
+        if watch.resting:
+            return original(iterator)
         seen = self._iterators.get(iterator)
         evaluates = not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
         before, self._current = self._current, seen

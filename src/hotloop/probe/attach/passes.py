@@ -13,7 +13,7 @@ from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.step_calls import Step
-from hotloop.probe.attach.watch import Watch
+from hotloop.probe.attach.watch import RESTS, Watch
 from hotloop.probe.background import Background
 
 BLOCKS = 5
@@ -21,7 +21,7 @@ REPEATS = 300
 _OUTERMOST = frozenset({"unattributed", "optimizer"})
 """Inside which a module call is a pass of its own. Elsewhere it is part of what is open: a block
 that is computed again in `backward`, a transform in a dataset."""
-LOOKS = 256
+LOOKS = 64
 EVERY = 16
 """What the model is given is looked at in so many steps, then in one of so many: shapes that come up
 later are rare."""
@@ -44,6 +44,13 @@ def watch_passes(
             watch.tried(saw_forward, module, args, kwargs)
         boundary.went_forward(module)
 
+    def updated(optimizer: torch.optim.Optimizer) -> None:
+        # A step that is left out has to cost next to nothing.
+        if watch.resting > 1 and boundary.steps.is_usual(optimizer):
+            watch.left_out()
+        else:
+            watch.guarded(boundary.after_update, optimizer)
+
     def making(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(optimizer, *args, **kwargs)
         if watch.active:
@@ -60,8 +67,10 @@ def watch_passes(
     torch.nn.Module.__call__ = call  # type: ignore[method-assign]
     entry.put_back(torch.nn.Module, "__call__", call, original)
     _watch_backward(watch, boundary, evaluations, saw_backward)
-    entry.before_step(lambda optimizer: watch.guarded(boundary.before_update, optimizer))
-    entry.after_step(lambda optimizer: watch.guarded(boundary.after_update, optimizer))
+    entry.before_step(
+        lambda optimizer: watch.resting or watch.guarded(boundary.before_update, optimizer)
+    )
+    entry.after_step(updated)
     entry.around_call(torch.optim.Optimizer, "__init__", making)
 
 
@@ -117,7 +126,7 @@ def _watch_backward(
     read = torch._C.TensorBase.item
 
     def backward(original: Any, *args: Any, **kwargs: Any) -> Any:
-        if not watch.here() or watch.clock.innermost in ("backward", "data_wait"):
+        if not watch.here() or watch.clock.innermost in ("backward", "data_wait", RESTS):
             return original(*args, **kwargs)
         result = watch.timed("backward", original, args, kwargs)
         watch.guarded(_after_backward, args)
@@ -140,15 +149,18 @@ def _watch_backward(
 
 
 class Cost:
-    """Cost of a clock read, of what only passes through, of torch's hooks, of the probe's own work and threads."""
+    """Cost of a clock read, of what only passes through, of the probe's own work and threads."""
 
     def __init__(self) -> None:
+        self.beside_s: Callable[[], float] = lambda: 0.0
+        """CPU seconds so far of a thread that is none of the probe's, and is there for it."""
         self.read_s: float | None = None
         self._pass_s = 0.0
-        self._hook_s = 0.0
         self.threads: tuple[Background, ...] = ()
         """The probe's own."""
-        self._own_told = self._threads_told = 0.0
+        self._threads_told = 0.0
+        self.own_s = self.all_s = 1e-9
+        """Work on the thread that steps, and that with all the rest, in steps that count."""
 
     def measure(self, directory: Path) -> None:
         """Take a few milliseconds to measure; half of a watched call that does nothing is one read."""
@@ -162,26 +174,24 @@ class Cost:
         depth = watch.enter("forward")
         self._pass_s = _median_s(lambda: call(None))
         watch.leave(depth)
-        hook = entry.step_hook(nothing)
-        self._hook_s = _median_s(lambda: hook(None, (), {}))
 
     def extra_reads(self, steps: Sequence[Step]) -> list[int]:
         """What the rest of the probe cost in each of these steps, in clock reads.
 
         What its threads used since the last time goes to the last step.
         """
-        if not self.read_s:
+        if not self.read_s or not steps:
             return [0] * len(steps)
-        threads = sum(each.cpu_s for each in self.threads)
+        threads = sum(each.cpu_s for each in self.threads) + self.beside_s()
+        beside, self._threads_told = max(threads - self._threads_told, 0.0), threads
         found = []
         for step in steps:
-            seconds = max(step.own_s - self._own_told, 0.0)
-            seconds += step.passed * self._pass_s + step.hooks * self._hook_s
-            if step is steps[-1]:
-                seconds += max(threads - self._threads_told, 0.0)
-            self._own_told = step.own_s
+            seconds = step.own_s + step.passed * self._pass_s
+            seconds += beside if step is steps[-1] else 0.0
             found.append(round(seconds / self.read_s))
-        self._threads_told = threads
+            if step.counted:
+                self.own_s += step.own_s
+                self.all_s += seconds + step.reads * self.read_s
         return found
 
 

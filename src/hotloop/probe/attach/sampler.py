@@ -20,8 +20,6 @@ from hotloop.probe.background import Background
 
 EVERY_S = 0.04
 SHOWN = 60
-PROBE = "hotloop.probe"
-"""What a line was calling where the probe itself was at work in it, outside every phase."""
 
 COLLECTS_ANYWHERE = sys.version_info < (3, 12)
 """Making a frame's object may collect garbage. What that runs lets the other thread go on, whose frame may then be gone:
@@ -66,12 +64,9 @@ class Sampler:
         merged: Counter[tuple[str, str, str, str | None, bool]] = Counter()
         for (phase, code, instruction, inner, feeder), number in self._whole.items():
             site = f"{sites.short(code.co_filename)}:{line_of(code, instruction)}"
-            if inner in _WORKING:
-                inside: str | None = PROBE
-            else:
-                inside = (
-                    None if inner is code else f"{module_of(inner.co_filename)}.{inner.co_qualname}"
-                )
+            inside = (
+                None if inner is code else f"{module_of(inner.co_filename)}.{inner.co_qualname}"
+            )
             feeds = feeder is not None and feeder not in self._watch.trains
             merged[phase, site, code.co_qualname, inside, feeds] += number
         return tuple(
@@ -95,24 +90,22 @@ class Sampler:
     def _sample(self) -> None:
         watch = self._watch
         frame = sys._current_frames().get(watch.thread)
-        if frame is None:
+        if frame is None or watch.resting:
             return
         step, phase = watch.step, watch.clock.innermost
         sites = watch.sites
-        working = None
         while frame is not None and sites.is_probe(frame.f_code):
             if frame.f_code in _WORKING:
-                working = frame.f_code
+                return  # nor is it in the time of the phase
             frame = frame.f_back
         place = sites.place(frame)
         if frame is None or place is None:
             return
-        inner = working if working and phase == "unattributed" else frame.f_code
         feeder = None
         if phase == "unattributed":
             own = sites.own_frames(frame)
             feeder = next((each.f_code for each in own if _feeds(each)), None)
-        self._pending[step][phase, place[0], place[1], inner, feeder] += 1
+        self._pending[step][phase, place[0], place[1], frame.f_code, feeder] += 1
 
 
 def _feeds(frame: FrameType) -> bool:

@@ -100,8 +100,6 @@ class Step:
     backwards: int = 0
     passed: int = 0
     """Calls of modules inside others: passed through, at a cost."""
-    hooks: int = 0
-    """Calls by torch before and after updates."""
     step: int = 0
     wall_s: float = 0.0
     host: dict[str, float] = field(default_factory=dict)
@@ -110,8 +108,11 @@ class Step:
     calls: list[Call] = field(default_factory=list)
     reads: int = 0
     own_s: float = 0.0
-    """The probe's own work, since the process began, up to the end of this step."""
+    """The probe's own work, also in the steps left out before it."""
     counted: bool = False
+    left_out: int = 0
+    """Steps before it that were not looked at."""
+    left_out_s: float = 0.0
 
     def record(self, extra_reads: int) -> StepRecord:
         """extra_reads: what the rest of the probe cost, in clock reads."""
@@ -126,4 +127,6 @@ class Step:
             syncs=syncs,
             clock_reads=self.reads + extra_reads,
             tags=tuple(self.tags),
+            left_out=self.left_out or None,
+            left_out_s=self.left_out_s or None,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import sys
 import time
 from collections import deque
@@ -33,6 +34,10 @@ WARMUP_S = 30.0
 SHORTEST_WARMUP = 3
 NOT_UNDER_WAY = frozenset({"warmup", "compile", "resumed", "profiled"})
 """Tags of steps that say nothing about a training that is under way."""
+RESTS = "rests"
+"""On the clock in place of a phase while steps are left out: calls of modules only pass through."""
+FEWEST, MOST_REST = 20, 50.0
+"""Steps that are looked at before any is left out, and those that are left out after each one, at most."""
 
 
 class Watch:
@@ -87,15 +92,25 @@ class Watch:
         self._first_end: float | None = None
         self._missing: set[str] = set()
         self._at_work = False
-        self.own_s = 0.0
-        """Seconds of the probe's own work on this thread, clock reads left out, so far. By the wall clock: asking for
-        CPU time is a system call, and that is where a busy machine takes the CPU from a thread whose turn is over."""
+        self._began, self._depth = 0.0, 1
+        self.own: dict[str, float] = {}
+        """Seconds of the probe's own work in this step, by phase, without clock reads. By the wall clock: asking for CPU time is
+        a system call, and that is where a busy machine takes the CPU from a thread whose turn is over."""
         self.not_to_count = False
         """The work that is being done belongs to no step that counts."""
+        self.most_cost: float | None = None
+        """Share of the time to stay below; `None`: every step is looked at, whatever it costs."""
+        self.cost_times = 1.0
+        """All that the probe costs over its work on this thread."""
+        self._worked_s = self._left_out_s = 0.0
+        self._num_left_out = 0
+        self.resting = 0
+        """Steps still left out before the next one that is looked at."""
+        self._drawn = random.Random(0).random  # the script's own generator is not touched
 
     def enter(self, phase: str) -> int:
         """Open a phase; -1 where this call is not timed: another thread, a child, not watched."""
-        if not self.active or get_ident() != self.thread:
+        if self.resting or not self.active or get_ident() != self.thread:
             return -1
         depth = self.clock.enter(phase)
         if self.device is not None:
@@ -143,20 +158,20 @@ class Watch:
         """Do it; the script must go on whatever happens in here, without the probe if need be."""
         if self._at_work:
             return action(*arguments)  # the one around it looks out
-        self._at_work = True
-        start = time.perf_counter()
+        self._at_work, self._depth, self._began = True, len(self.clock.opened), time.perf_counter()
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
             self.failed(error, getattr(action, "__qualname__", "?"))
             return None
         finally:
-            self._worked(start)
+            self._worked()
 
     def tried(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """As `guarded`, for what the rest can do without: noted the first time, the probe continues."""
         outermost, self._at_work = not self._at_work, True
-        start = time.perf_counter() if outermost else 0.0
+        if outermost:
+            self._depth, self._began = len(self.clock.opened), time.perf_counter()
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
@@ -167,13 +182,19 @@ class Watch:
             return None
         finally:
             if outermost:
-                self._worked(start)
+                self._worked()
 
-    def _worked(self, start: float) -> None:
-        self._at_work = False
+    def _worked(self) -> None:
         if not self.not_to_count:
-            self.own_s += time.perf_counter() - start
-        self.not_to_count = False
+            self._book(time.perf_counter())
+        self._at_work = self.not_to_count = False
+
+    def _book(self, now: float) -> None:
+        """Work up to now is the probe's: in the phase around it, where it opened or closed one."""
+        opened = self.clock.opened
+        phase = opened[min(self._depth, len(opened)) - 1]
+        self.own[phase] = self.own.get(phase, 0.0) + now - self._began
+        self._began = now
 
     def failed(self, error: BaseException, doing: str) -> None:
         """Note it and let go of the process."""
@@ -188,9 +209,21 @@ class Watch:
         """The step that is running ends now, whatever is open."""
         if not self.active or not (self.here() if self.claimed else self._claim()):
             return
+        if self.resting:
+            self.left_out()
+            return
         self.at_boundary()
         step, device = self.now, self.device
         step.wall_s, step.host, step.reads = self.clock.cut_step()
+        if self._at_work:
+            self._book(self.clock.last)  # the rest is the next step's
+        for phase, seconds in self.own.items():
+            step.own_s += seconds
+            if phase in step.host:  # to be told is what the step takes by itself
+                seconds = min(seconds, step.host[phase])
+                step.host[phase] -= seconds
+                step.wall_s -= seconds
+        self.own = {}
         if self.profiling or self.step < WARMUP_STEPS:
             self._tag_unlike()
         step.step, step.calls = self.step, self.calls.take()
@@ -198,20 +231,54 @@ class Watch:
         if step.counted:
             self.counted_steps += 1
             self.counted_s += step.wall_s
+            self._worked_s += step.own_s
             self.counted_backwards += step.backwards
-        step.own_s = self.own_s + (device.own_s if device is not None else 0.0)
         self.now = Step(samples=None if step.samples is None else 0)
         if device is None:
             self._hand_over(step)
         else:
             step.on_device = True
             self._waiting.append((step, device.cut()))
+            step.own_s += device.own_s
+            device.own_s = 0.0
             self.release()
         if self.step < WARMUP_STEPS:
             self.trains |= {each.f_code for each in self.sites.own_frames(sys._getframe())}
         self.step += 1
         self.counting = not self.profiling and not self._warming_up()
         self.after_boundary()
+
+    def rest(self) -> None:
+        """Leave out steps, where looking at each costs too much. How many is drawn: what comes every N steps must not
+        always fall in the same ones. Never with something open, or a device whose steps are told by events."""
+        if self.most_cost is None or self.counted_steps < FEWEST or not self.counting:
+            return
+        if self.device is not None or len(self.clock.opened) > 1:
+            return
+        cost = self.cost_times * self._worked_s / (self.counted_s + self._left_out_s)
+        over = cost / self.most_cost
+        # The second time for what was spent too much so far.
+        mean = (1 + self._num_left_out / self.counted_steps) * over * max(over, 1.0) - 1
+        self.resting = int(2 * min(max(mean, 0.0), MOST_REST) * self._drawn() + self._drawn())
+        if self.resting:
+            self._num_left_out += self.resting
+            self.clock.opened.append(RESTS)
+            self.counting, self._depth = False, 2  # what is at work now is in no step that is told
+
+    def left_out(self) -> None:
+        """A step has ended that was not looked at."""
+        self.step += 1
+        self.now.left_out += 1
+        self.now.passed += 4  # its hooks cost about as much
+        self.resting -= 1
+        if not self.resting:
+            self.at_boundary()  # what was compiled meanwhile is no event of the next step
+            self.now.tags.clear()
+            self.now.left_out_s, _, _ = self.clock.cut_step()
+            self._left_out_s += self.now.left_out_s
+            self._book(self.clock.last)
+            del self.clock.opened[1:]
+            self.counting = not self.profiling and not self._warming_up()
 
     def release(self, *, all_of_them: bool = False) -> None:
         """Hand the writer the steps whose events the device has passed; at the end also the others."""
@@ -248,11 +315,12 @@ class Watch:
         self._waiting.clear()
         self.closed.append(None)
         self.step = made
-        self.counted_steps = self.counted_backwards = 0
-        self.counted_s = 0.0
+        self.counted_steps = self.counted_backwards = self._num_left_out = 0
+        self.counted_s = self._worked_s = self._left_out_s = 0.0
         self._first_end = None
         self.calls.take()
         self.counting = False
+        self.resting = min(self.resting, 1)
         self.notes.append(why)
 
     def forked(self) -> None:

@@ -197,6 +197,7 @@ class Writer:
             self._parts.loaders.fetched_elsewhere(seed, fetched)
         if not lines:
             return False
+        watch.cost_times = self._parts.cost.all_s / self._parts.cost.own_s
         if self._parts.busy.began and (
             self._done or time.monotonic() - self._looked_at > LOOK_EVERY_S
         ):

@@ -1,0 +1,85 @@
+"""How many steps are left out, so that watching costs as little as was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hotloop.probe.attach.passes import Cost
+from hotloop.probe.attach.step_calls import Step
+from hotloop.probe.attach.watch import FEWEST, RESTS, Watch
+
+STEP_S = 0.001
+
+
+def watched(tmp_path: Path, seen_s: float, out_s: float = 0.0, *, most: float | None) -> float:
+    """Share of the time that the probe costs in the end, where a step looked at costs so much, and one left out."""
+    watch = Watch(tmp_path)
+    watch.most_cost, watch.counting = most, True
+    spent = 0.0
+    for number in range(800):
+        watch.counted_steps += 1
+        watch.counted_s += STEP_S
+        watch._worked_s += seen_s
+        watch.rest()
+        assert number >= FEWEST - 1 or not watch.resting
+        assert watch.counting is not bool(watch.resting)
+        assert (watch.clock.innermost == RESTS) is bool(watch.resting)
+        watch._left_out_s += watch.resting * STEP_S
+        watch._worked_s += watch.resting * out_s
+        spent = watch._worked_s
+        watch.clock.restart()
+        watch.resting, watch.counting = 0, True
+    assert (watch._num_left_out > 0) is (watch._left_out_s > 0)
+    return spent / (watch.counted_s + watch._left_out_s)
+
+
+@pytest.mark.parametrize(
+    ("seen_s", "out_s"), [(20e-6, 0.0), (30e-6, 0.0), (100e-6, 5e-6), (200e-6, 8e-6)]
+)
+def test_so_many_are_left_out_that_the_rest_costs_no_more(
+    tmp_path: Path, seen_s: float, out_s: float
+) -> None:
+    assert 0.013 < watched(tmp_path, seen_s, out_s, most=0.016) < 0.0175
+
+
+def test_what_costs_little_is_looked_at_in_every_step(tmp_path: Path) -> None:
+    assert watched(tmp_path, 15e-6, most=0.016) == pytest.approx(0.015)
+
+
+def test_where_nobody_asks_for_it_none_is_left_out(tmp_path: Path) -> None:
+    assert watched(tmp_path, 200e-6, most=None) == pytest.approx(0.2)
+
+
+def test_left_out_steps_end_at_their_number_and_leave_nothing_in_the_next(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    watch.most_cost, watch.counting, watch.claimed = 0.016, True, True
+    watch.counted_steps, watch.counted_s, watch._worked_s = 100, 0.1, 0.05
+    watch.guarded(watch.rest)
+    num = watch.resting
+    assert num > 1
+    assert watch.enter("forward") == -1
+    watch.tag("gc")
+    for left in range(num, 0, -1):
+        assert watch.resting == left
+        watch.guarded(watch.end_step)
+    assert (watch.step, watch.now.left_out, watch.now.tags) == (num, num, [])
+    assert watch.clock.opened == ["unattributed"]
+    assert not watch.closed
+    watch.guarded(watch.end_step)
+    step = watch.closed.pop()
+    assert step is not None
+    assert (step.step, step.left_out) == (num, num)
+    assert set(step.host) == {"unattributed"}
+    assert step.host["unattributed"] == pytest.approx(step.wall_s, abs=1e-4)
+    assert 0 < step.left_out_s < 1
+    assert watch.now.left_out == 0
+
+
+def test_a_threads_cost_is_in_what_all_costs_over_the_work_of_the_one_that_steps() -> None:
+    cost = Cost()
+    cost.read_s, cost.beside_s = 1e-6, lambda: 20e-6
+    steps = [Step(samples=None, own_s=10e-6, counted=True), Step(samples=None, own_s=10e-6, counted=True)]  # fmt: skip
+    assert cost.extra_reads(steps) == [10, 30]
+    assert cost.all_s / cost.own_s == pytest.approx(2, rel=1e-3)

@@ -224,6 +224,7 @@ def test_the_first_token_of_a_word_has_its_tag_and_a_cut_word_has_none() -> None
 
 
 def test_measures_of_numbers() -> None:
+    assert Number(("x",)).label(3.0, None) == 3.0
     tally = Number(("x",)).tally()
     tally.add(torch.tensor([[1.0], [2.0]]), (torch.tensor([0.0, 2.0]),), [])
     tally.add(torch.tensor([[5.0]]), (torch.tensor([4.0]),), [])

@@ -239,7 +239,7 @@ def test_tags_beside_the_words_are_scored_as_whole_entities(
     place = model_in(
         tmp_path / "model", "TokenClassification", id2label=names, initializer_range=1.0
     )
-    sentences = tagged(30)
+    sentences = [*tagged(30), (["superb-ly", "great"], ["O", "B-PLACE"])]  # its first word is three
     sentences[4][1][:] = ["B-ODD"] * len(sentences[4][1])
     file = tmp_path / ("in.txt" if form == "columns" else "in.jsonl")
     if form == "columns":

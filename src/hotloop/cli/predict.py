@@ -70,7 +70,7 @@ def predict(
     part = None if out is None else _Part(out, [column, models, [each.row for each in rows]])
     answers = [] if part is None else part.rows
     if begin := len(answers):
-        note(f"continues after {begin} of {counted(len(rows), 'row')}")
+        note(f"continues after {begin:,} of {counted(len(rows), 'row')}")
     opened: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if part is None else part.opened()  # fmt: skip
     try:
         with opened as stream, progress_bar() as progress:
@@ -84,7 +84,7 @@ def predict(
                     part.keep(stream, len(answers))
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted: {len(answers)} of {counted(len(rows), 'row')} are written",
+            f"interrupted: {len(answers):,} of {counted(len(rows), 'row')} are written",
             where=None if part is None else str(part.path),
             do="the same command " + ("starts over" if part is None else "continues"),
         ) from None

@@ -14,12 +14,20 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """As `F.dropout` in training, with `p` to the next 1/65536. Draws from torch's generator."""
     if x.device.type != "cpu":
         return F.dropout(x, p)
-    num, dropped = x.numel(), round(p * 65536)
+    return x * kept_units(x.shape, p, x.dtype)
+
+
+def kept_units(shape: torch.Size, p: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    """By what dropout multiplies each number: 0 or 1 / (1 - p)."""
+    num, dropped = shape.numel(), round(p * 65536)
     if not num or dropped in (0, 65536):
-        return x * (not dropped)
+        return torch.full(shape, float(not dropped), dtype=dtype)
     bits = torch.empty(-(-num // 4), dtype=torch.int64).random_(-(2**63), None)
-    kept = bits.view(torch.int16)[:num] >= dropped - 32768
-    return x * kept.to(x.dtype).mul_(65536 / (65536 - dropped)).view(x.shape)
+    # into the type that is wanted: comparing to bools and converting them takes seven times as long
+    kept = torch.ge(
+        bits.view(torch.int16)[:num], dropped - 32768, out=torch.empty(num, dtype=dtype)
+    )
+    return kept.mul_(65536 / (65536 - dropped)).view(shape)
 
 
 class Dropout(nn.Dropout):

@@ -1,6 +1,7 @@
 """What a step of fine-tuning leaves out does not change what is learned."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,11 +9,14 @@ import torch
 import transformers
 from encoders import config
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotloop.finetune.classifier import Classifier
+from hotloop.finetune.classifier import ONE_LABEL, Classifier, why_not_packed
 from hotloop.finetune.dropout import Dropout, dropout, replace_dropout
+from hotloop.finetune.entities import Entities
 from hotloop.finetune.packing import FULL
 from hotloop.finetune.vocabulary import keep_used_rows
+from hotloop.optimizations.precision.autocast import autocast
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -77,15 +81,83 @@ def test_training_the_used_rows_alone_gives_the_weights_of_training_all(
     assert all(np.array_equal(a, b) for a, b in zip(again, tokens, strict=True))
 
 
+class Rows(TorchDispatchMode):
+    """Rows of the products that widen to the inner width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ == "addmm" and result.shape[-1] == 48:
+            self.seen.append(len(result))
+        return result
+
+
 def test_last_layer_computes_first_tokens_alone() -> None:
     """The feed-forward of all but the last layer sees every token; that of the last one row per example."""
     model = transformers.AutoModelForSequenceClassification.from_config(config("bert")).eval()
     classifier = Classifier(model, packed=True, pad_id=0)
-    seen: list[int] = []
-    for layer in model.bert.encoder.layer:
-        layer.intermediate.register_forward_pre_hook(
-            lambda module, inputs: seen.append(inputs[0].shape[1])
-        )
     _, inputs = classifier.arranged([np.full(n, 9, dtype=np.int32) for n in (20, 5, 33)])
-    classifier.logits(*inputs)
-    assert seen == [-(-58 // FULL) * FULL, 3]
+    with torch.no_grad(), Rows() as rows:
+        classifier.logits(*inputs)
+    assert rows.seen == [-(-58 // FULL) * FULL, 3]
+
+
+def as_transformers_has_it(model: nn.Module) -> None:
+    for each in model.modules():
+        vars(each).pop("forward", None)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "electra"])
+@pytest.mark.parametrize("task", ["SequenceClassification", "TokenClassification"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fused_layer_learns_what_the_layer_of_transformers_learns(
+    kind: str, task: str, precision: str
+) -> None:
+    """With the same seed the same units are dropped, where the last layer of both computes all tokens."""
+    torch.manual_seed(0)
+    model = getattr(transformers, f"AutoModelFor{task}").from_config(config(kind))
+    model.train(task.startswith("T"))
+    replace_dropout(model)
+    head = Entities(("A",)) if task.startswith("T") else ONE_LABEL
+    classifier = Classifier(model, packed=True, pad_id=0, head=head)
+    assert any("forward" in vars(each) for each in model.modules())
+    draw = np.random.default_rng(0)
+    tokens = [draw.integers(5, 128, n).astype(np.int32) for n in (17, 3, 90, 40, 3, 9)]
+    _, inputs = classifier.arranged(tokens)
+    found = []
+    for _ in range(2):
+        model.zero_grad()
+        torch.manual_seed(1)
+        with autocast("cpu", precision):
+            logits = classifier.logits(*inputs).float()
+        logits.square().sum().backward()
+        found.append([logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+        as_transformers_has_it(model)
+    fused, plain = found
+    assert len(fused) == len(plain) > 30
+    for own, wanted in zip(fused, plain, strict=True):
+        off = float((own - wanted).norm() / (wanted.norm() + 1e-3))
+        assert off < (1e-5 if precision == "fp32" else 3e-2)
+
+
+def test_copy_of_a_model_computes_with_its_own_weights() -> None:
+    model = transformers.AutoModelForSequenceClassification.from_config(config("bert")).eval()
+    classifier = Classifier(model, packed=True, pad_id=0)
+    _, inputs = classifier.arranged([np.full(9, 7, dtype=np.int32)])
+    before = classifier.logits(*inputs)
+    copied = copy.deepcopy(classifier)
+    for weight in model.bert.encoder.parameters():
+        weight.data.zero_()
+    assert torch.equal(copied.logits(*inputs), before)
+    assert not torch.equal(classifier.logits(*inputs), before)
+
+
+def test_layer_with_another_activation_is_left_as_it_is() -> None:
+    settings = config("bert")
+    settings.hidden_act = "gelu_new"
+    model = transformers.AutoModelForSequenceClassification.from_config(settings).eval()
+    assert why_not_packed(model, [np.arange(5, n, dtype=np.int32) for n in (9, 30)]) is None
+    assert not any("forward" in vars(each) for each in model.modules())

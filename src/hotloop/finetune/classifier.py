@@ -3,8 +3,7 @@
 Packed: all examples of a microbatch lie one after the other in one row, with positions that begin again and
 attention that stays inside each. The encoder then computes every token once and no padding. What comes out is
 gathered to one row per example that holds its first token alone, which is all that the heads of BERT and its
-relatives read, and the class's own head goes on from there. So the last layer computes its keys and values for all
-tokens, and everything else for the first ones. Whether a class can do so is checked, not assumed.
+relatives read, and the class's own head goes on from there. Whether a class can do so is checked, not assumed.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hotloop.finetune.encoder_layer import fuse_layers
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
 from hotloop.finetune.packing import ATTENTION, Layout, attention, packed
@@ -48,15 +48,10 @@ class Classifier(nn.Module):
         base: Any = model.base_model
         self._offset = _first_position(base)
         self._heads = int(getattr(base.config, "num_attention_heads", 1))
-        self._last = _last_layer(base) if head.reads == "first" else None
-        self.hooks = [base.register_forward_hook(self._to_first_tokens)]
-        if self._last is not None:
-            _, query, behind = self._last
-            self.hooks += [
-                query.register_forward_pre_hook(self._only_first),
-                query.register_forward_hook(self._with_the_others),
-                behind.register_forward_pre_hook(self._only_first),
-            ]
+        stacks = [each for each in base.modules() if isinstance(each, nn.ModuleList) and len(each)]
+        self._last = stacks[0][-1] if stacks and head.reads == "first" else None
+        fuse_layers(stacks[0] if stacks else ())
+        self.hook = base.register_forward_hook(self._to_first_tokens)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Targets of the head, then what `logits` takes."""
@@ -76,8 +71,7 @@ class Classifier(nn.Module):
         ids, positions, is_read, starts, there, back, *masks = inputs
         base: Any = self.model.base_model
         before = base.config._attn_implementation
-        last = None if self._last is None else self._last[0]
-        self._layout = Layout(starts, there, back, masks, ids.shape[1], last)
+        self._layout = Layout(starts, there, back, masks, ids.shape[1], self._last)
         base.config._attn_implementation = ATTENTION
         try:
             output = self.model(
@@ -94,22 +88,12 @@ class Classifier(nn.Module):
         if self._layout is None or self.head.reads == "each":
             return output
         rows = output.last_hidden_state[0]
-        if self._last is None:
+        if len(rows) == self._layout.num_tokens:  # else the last layer has left them out
             rows = rows[self._layout.starts]
         output["last_hidden_state"] = rows.unsqueeze(1)
         if getattr(base, "pooler", None) is not None:
             output["pooler_output"] = base.pooler(output.last_hidden_state)
         return output
-
-    def _only_first(self, module: object, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Before what is computed for first tokens alone."""
-        if self._layout is None:
-            return inputs
-        return tuple(each[:, self._layout.starts] for each in inputs)
-
-    def _with_the_others(self, module: object, inputs: object, output: Tensor) -> Tensor:
-        """Zeros for the tokens that were left out, since attention takes apart what is of the whole row."""
-        return output if self._layout is None else self._layout.spread_out(output)
 
     def arranged(self, tokens: Sequence[np.ndarray]) -> tuple[list[int], Inputs]:
         """Examples as `logits` reads them, and the order in which it has them."""
@@ -170,8 +154,7 @@ def why_not_packed(
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         return f"it does not take them: {str(error).splitlines()[0][:120]}"
     finally:
-        for hook in trial.hooks:
-            hook.remove()
+        trial.hook.remove()
         model.train(was_training)
     return None if difference <= TOLERANCE else f"logits would differ by {difference:.1e}"
 
@@ -181,21 +164,3 @@ def _first_position(base: Any) -> int:
     table = getattr(getattr(base, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return 0 if padding is None else int(padding) + 1
-
-
-LAST_LAYERS = (
-    ("attention.self", "attention.self.query", "attention.output"),  # BERT, RoBERTa, ELECTRA
-    ("attention", "attention.q_lin", "sa_layer_norm"),  # DistilBERT
-)
-"""Attention of a layer, its queries, and the first module behind it; what follows goes token by token."""
-
-
-def _last_layer(base: Any) -> tuple[nn.Module, ...] | None:
-    stacks = [each for each in base.modules() if isinstance(each, nn.ModuleList) and len(each)]
-    for stack in stacks[:1]:
-        for names in LAST_LAYERS:
-            try:
-                return tuple(stack[-1].get_submodule(name) for name in names)
-            except AttributeError:
-                continue
-    return None

@@ -7,7 +7,7 @@ oneDNN makes a new kernel for each new number of rows, which took a quarter of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hotloop.finetune.dropout import dropout as dropped
+from hotloop.finetune.dropout import kept_units
 from hotloop.train.batches import Inputs
 
 ATTENTION = "hotloop_examples"
@@ -33,19 +33,18 @@ class Layout:
     starts: Tensor
     """(examples) First token of each."""
     there: Tensor
-    """(cells x heads) For each cell of the groups, head by head, its row among (tokens x heads)."""
+    """(3 x cells x heads) For each cell of the groups, head by head, its row among (tokens x 3 x heads): queries, then keys, then values."""
     back: Tensor
-    """(tokens x heads) The inverse."""
+    """(tokens x 3 x heads) The inverse."""
     masks: Sequence[Tensor]
-    """For each group (examples, width): which cells hold a token. The last example of the last group may be none."""
+    """For each group (examples x heads, 1, width): -inf for cells without a token, else 0. The last example of the last group may be none."""
     num_tokens: int
     last: object = None
-    """The attention of the last layer, where only first tokens are read from there on."""
+    """The layer that computes first tokens alone, where no others are read from there on."""
 
-    def spread_out(self, first: Tensor) -> Tensor:
-        """(1, examples, ...) to (1, T, ...), where all other tokens have 0."""
-        row = first.new_zeros(1, self.num_tokens, *first.shape[2:])
-        return row.index_copy(1, self.starts, first)
+    def back_of_one(self) -> Tensor:
+        """`back` for what has one row per token and head, as the queries."""
+        return self.back.view(self.num_tokens, 3, -1)[:, 0].flatten()
 
 
 def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]:
@@ -67,21 +66,23 @@ def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]
         width = int(sizes[inside].max())
         real = np.arange(width) < sizes[inside, None]
         rows = np.where(real, starts[inside, None] + np.arange(width), starts[inside, None])
-        there.append((rows[:, None, :] * heads + head[:, None]).ravel())
+        there.append((rows[:, None, :] * 3 * heads + head[:, None]).ravel())
         own = (of >= inside[0]) & (of <= inside[-1])
         first = cells + (of[own] - inside[0]) * width * heads + column[own]
         back[own] = first[:, None] + head * width
         cells += rows.size * heads
-        masks.append(torch.from_numpy(real))
+        shut = np.where(real, np.float32(0), np.float32(-np.inf))
+        masks.append(torch.from_numpy(np.repeat(shut, heads, 0)[:, None]))
     ids = np.concatenate(parts).astype(np.int64)
+    which = np.arange(3)[:, None]
     is_read = np.arange(len(ids)) < len(ids) - fill
     arrays = (
         ids[None],
         column[None],
         is_read[None],
         starts[: len(order)],
-        np.concatenate(there),
-        back.ravel(),
+        (np.concatenate(there) + which * heads).ravel(),
+        (back[:, None] + which * cells).ravel(),
     )
     return order, (*map(torch.from_numpy, arrays), *masks)
 
@@ -111,46 +112,78 @@ def attention(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: (1, heads, T, width of a head) to (1, T, heads, width of a head).
-
-    Of `layout.last` the results of first tokens alone.
-    """
+    """As transformers calls it: (1, heads, T, width of a head) to (1, T, heads, width of a head)."""
     _, heads, num, size = query.shape
+    kind, on_cpu = query.dtype, query.device.type == "cpu"
+    rows = torch.stack([each[0].transpose(0, 1) for each in (query, key, value)], 1)
+    # small products: what bf16 saves on a CPU is less than what it costs
+    rows = (rows.float() if on_cpu else rows).view(-1, size)
+    cells: Tensor = _Spread.apply(rows, layout.there, layout.back)  # type: ignore[no-untyped-call]
     scale = size**-0.5 if scaling is None else scaling
-    only_first = module is layout.last
-    kind = query.dtype
-    if query.device.type == "cpu":  # small products: what bf16 saves is less than what it costs
-        query, key, value = query.float(), key.float(), value.float()
-    cells = [each.numel() * heads for each in layout.masks]
-
-    def spread(each: Tensor) -> list[Tensor]:
-        rows = each.transpose(1, 2).reshape(num * heads, size)
-        parts: Tensor = _Spread.apply(rows, layout.there, layout.back)  # type: ignore[no-untyped-call]
-        return [
-            part.view(len(mask), heads, -1, size)
-            for part, mask in zip(parts.split(cells), layout.masks, strict=True)  # type: ignore[no-untyped-call]
-        ]
-
-    found = []
     with torch.autocast(query.device.type, enabled=False):
-        groups = zip(layout.masks, spread(query), spread(key), spread(value), strict=True)
-        for of_group, q, k, v in groups:
-            q = q[:, :, :1] if only_first else q
-            out = _attended(q, k, v, of_group[:, None, None], dropout, scale)
-            found.append(out.reshape(-1, size))
-    rows_of = torch.cat(found).to(kind)
-    if only_first:
-        first = rows_of.view(1, -1, heads, size)[:, : len(layout.starts)]
-        return layout.spread_out(first), None
-    return rows_of.index_select(0, layout.back).view(1, num, heads, size), None
+        if dropout and on_cpu:  # torch's own takes far longer with dropout
+            found = attended(cells, layout, dropout, scale)[0]
+        else:
+            outputs = []
+            for mask, *own in in_groups(cells, layout):
+                q, k, v = (each.view(-1, heads, *each.shape[1:]) for each in own)
+                closed = mask.view(-1, heads, 1, mask.shape[2]).to(q.dtype)
+                out = F.scaled_dot_product_attention(q, k, v, closed, dropout, scale=scale)
+                outputs.append(out.reshape(-1, size))
+            found = torch.cat(outputs).index_select(0, layout.back_of_one())
+    return found.view(1, num, heads, size).to(kind), None
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, p: float, scale: float) -> Tensor:
-    """(examples, heads, queries, size). On a CPU torch's own takes far longer with dropout."""
-    if not p or q.device.type != "cpu":
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=scale)
-    many, heads, num, _ = q.shape
-    closed = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, -torch.inf)
-    closed = closed.expand(many, heads, 1, -1).reshape(many * heads, 1, -1)
-    scores = torch.baddbmm(closed, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale)
-    return torch.bmm(dropped(scores.softmax(-1), p), v.flatten(0, 1)).view(many, heads, num, -1)
+def in_groups(cells: Tensor, layout: Layout) -> Iterator[tuple[Tensor, ...]]:
+    """Mask, queries, keys and values of each group; (examples x heads, width, width of a head) the last three."""
+    sizes = [mask.numel() for mask in layout.masks]
+    parts = (each.split(sizes) for each in cells.chunk(3))  # type: ignore[no-untyped-call]
+    for mask, *own in zip(layout.masks, *parts, strict=True):
+        yield mask, *(each.view(len(mask), -1, cells.shape[1]) for each in own)
+
+
+def attended(
+    cells: Tensor, layout: Layout, p: float, scale: float, *, first: bool = False
+) -> tuple[Tensor, list[Any]]:
+    """For each token (with `first` the first one of each example) and head a row of attention within its example.
+
+    And what `attended_backward` takes, five for each group: queries, keys, values, weights, and by what dropout multiplied them.
+    """
+    found, groups = list[Tensor](), list[Any]()
+    for mask, q, k, v in in_groups(cells, layout):
+        q = q[:, :1] if first else q
+        weights = torch.baddbmm(mask, q, k.mT, alpha=scale).softmax(-1)
+        units = kept_units(weights.shape, p) if p else None
+        found.append(torch.bmm(times(weights, units), v).view(-1, v.shape[2]))
+        groups += q, k, v, weights, units
+    rows = torch.cat(found)
+    if first:
+        num_heads = len(layout.back) // layout.num_tokens // 3
+        return rows[: len(layout.starts) * num_heads], groups
+    return rows.index_select(0, layout.back_of_one()), groups
+
+
+def attended_backward(
+    gradient: Tensor, groups: Sequence[Any], layout: Layout, scale: float, *, first: bool
+) -> Tensor:
+    """The gradient of `cells`."""
+    size, found = gradient.shape[1], []
+    sizes = [each.shape[0] * each.shape[1] for each in groups[::5]]
+    rows = gradient.new_zeros(sum(sizes), size)  # 0 where no token is
+    if first:
+        rows[: len(gradient)] = gradient
+    else:
+        rows.index_copy_(0, layout.back_of_one(), gradient)
+    for number, part in enumerate(rows.split(sizes)):  # type: ignore[no-untyped-call]
+        q, k, v, weights, units = groups[5 * number : 5 * number + 5]
+        part = part.view(q.shape)
+        slopes = times(torch.bmm(part, v.mT), units)
+        slopes = torch._softmax_backward_data(slopes, weights, -1, weights.dtype).mul_(scale)
+        of_q = F.pad(torch.bmm(slopes, k), (0, 0, 0, k.shape[1] - q.shape[1]))
+        of_v = torch.bmm(times(weights, units).mT, part)
+        found.append([of_q, torch.bmm(slopes.mT, q), of_v])
+    return torch.cat([each.view(-1, size) for kind in zip(*found, strict=True) for each in kind])
+
+
+def times(x: Tensor, units: Tensor | None) -> Tensor:
+    return x if units is None else x * units

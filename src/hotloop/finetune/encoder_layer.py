@@ -1,0 +1,143 @@
+"""A layer of BERT or one of its relatives as a single step of autograd, on a CPU.
+
+Of a small model and a few texts calling an operation takes longer than computing it, and a layer of transformers makes
+some 250 calls per step, with autocast and autograd around each. Here it makes less than half of them. What is computed
+is the same, and so is its precision: products in the type of autocast, all else in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from hotloop.finetune.dropout import kept_units
+from hotloop.finetune.packing import Layout, attended, attended_backward, times
+
+# fmt: off
+LAYERS = (  # BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA; DistilBERT, without dropout behind attention
+    ("attention.self.query attention.self.key attention.self.value attention.output.dense intermediate.dense output.dense",
+     "attention.output.LayerNorm output.LayerNorm", "attention.self.dropout attention.output.dropout output.dropout",
+     "intermediate.intermediate_act_fn", "attention.self"),
+    ("attention.q_lin attention.k_lin attention.v_lin attention.out_lin ffn.lin1 ffn.lin2",
+     "sa_layer_norm output_layer_norm", "attention.dropout - ffn.dropout", "ffn.activation", "attention"),
+)
+"""Products, norms, dropouts, activation and attention of a layer, in the order in which they are computed."""
+# fmt: on
+
+
+def parts_of(layer: nn.Module) -> list[Any] | None:
+    """Products and norms; dropouts, `None` for one that is not there; the width of a head. `None` for a layer that is computed in another way."""
+    for *names, activation, attention in LAYERS:
+        try:
+            found = [[layer.get_submodule(name) if name != "-" else None for name in each.split()] for each in names]  # fmt: skip
+            is_exact = layer.get_submodule(activation).act is F.gelu
+            size = layer.get_submodule(attention).attention_head_size
+        except AttributeError:
+            continue
+        products, norms, dropouts = found
+        kinds = {(type(each), getattr(each, "bias", None) is None) for each in (*products, *norms)}
+        is_exact &= all(each is None or isinstance(each, nn.Dropout) for each in dropouts)
+        if is_exact and kinds == {(nn.Linear, False), (nn.LayerNorm, False)}:
+            return [(*products, *norms), dropouts, size]
+    return None
+
+
+def fuse_layers(stack: Iterable[Any]) -> None:
+    """In place, those of them that can be: what they compute for packed examples on a CPU."""
+    for layer in stack:
+        if (found := parts_of(layer)) is not None:
+            layer.fused_parts = found
+            layer.forward = MethodType(_forward, layer)
+
+
+def _forward(layer: Any, hidden: Tensor, *others: Any, layout: Layout | None = None, **named: Any) -> Tensor:  # fmt: skip
+    if layout is None or hidden.device.type != "cpu":
+        named |= {} if layout is None else {"layout": layout}
+        own: Tensor = type(layer).forward(layer, hidden, *others, **named)
+        return own
+    parts, dropouts, size = layer.fused_parts
+    rates = [each.p if each is not None and layer.training else 0.0 for each in dropouts]
+    weights = (each for part in parts for each in (part.weight, part.bias))
+    fixed = layout, layer is layout.last, size, rates, [each.eps for each in parts[-2:]]
+    found: Tensor = _Layer.apply(hidden[0].float(), *fixed, *weights)  # type: ignore[no-untyped-call]
+    return found[None]
+
+
+class _Layer(torch.autograd.Function):
+    """(T, width) to the same; of the last layer whose first tokens alone are read, to (examples, width)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layout: Layout, first: bool, size: int, rates: list[float], eps: list[float], *weights: Tensor) -> Tensor:  # fmt: skip
+        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+        shape = x.shape[1:]
+        with torch.autocast("cpu", enabled=False):
+            wo, bo, wu, bu, wd, bd = (each.to(kind) for each in weights[6:12])
+            g1, c1, g2, c2 = weights[12:]
+            w, b = _joined(weights[:6:2], kind), _joined(weights[1:6:2], kind)
+            low = x.to(kind)
+            rows = torch.addmm(b, low, w.t()).view(-1, size).index_select(0, layout.there)
+            found, groups = attended(rows.float(), layout, rates[0], size**-0.5, first=first)
+            a = found.to(kind).view(-1, *shape)
+            r1, unit1 = _added(x[layout.starts] if first else x, torch.addmm(bo, a, wo.t()), rates[1])  # fmt: skip
+            y1, mean1, rstd1 = torch.native_layer_norm(r1, shape, g1, c1, eps[0])
+            low1 = y1.to(kind)
+            i = torch.addmm(bu, low1, wu.t())
+            act = F.gelu(i)
+            r2, unit2 = _added(y1, torch.addmm(bd, act, wd.t()), rates[2])
+            y2, mean2, rstd2 = torch.native_layer_norm(r2, shape, g2, c2, eps[1])
+        ctx.layout, ctx.first, ctx.size = layout, first, size
+        ctx.save_for_backward(w, wo, wu, wd, g1, c1, g2, c2, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, *groups)  # fmt: skip
+        return y2
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        w, wo, wu, wd, g1, c1, g2, c2, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, *groups = ctx.saved_tensors  # fmt: skip
+        layout, first, size, kind, shape = ctx.layout, ctx.first, ctx.size, low.dtype, low.shape[1:]
+        of_norm = torch.ops.aten.native_layer_norm_backward
+        with torch.autocast("cpu", enabled=False):
+            dr2, dg2, dc2 = of_norm(gradient, r2, shape, mean2, rstd2, g2, c2, [True] * 3)
+            df = times(dr2, unit2).to(kind)
+            di = torch.ops.aten.gelu_backward(df @ wd, i)
+            # before `dr2`, which may be `df`, is added to
+            of_up, of_down = _of_weight(di, low1), _of_weight(df, act)
+            dr1, dg1, dc1 = of_norm(_plus(dr2, di, wu), r1, shape, mean1, rstd1, g1, c1, [True] * 3)
+            dh = times(dr1, unit1).to(kind)
+            of_behind = _of_weight(dh, a)
+            da = (dh @ wo).view(-1, size).float()
+            cells = attended_backward(da, groups, layout, size**-0.5, first=first)
+            rows = cells.to(kind).index_select(0, layout.back).view(len(low), -1)
+            dx = dr1.new_zeros(low.shape).index_copy_(0, layout.starts, dr1) if first else dr1
+            of_inputs = zip(*(each.chunk(3) for each in _of_weight(rows, low)), strict=True)
+            pairs = (*of_inputs, of_behind, of_up, of_down, (dg1, dc1), (dg2, dc2))
+            dx = _plus(dx, rows, w)
+        return dx, *[None] * 5, *(each for pair in pairs for each in pair)
+
+
+def _joined(weights: tuple[Tensor, ...], kind: torch.dtype) -> Tensor:
+    """One product with all of them takes less than one with each."""
+    shape = sum(map(len, weights)), *weights[0].shape[1:]
+    return torch.cat(weights, out=weights[0].new_empty(shape, dtype=kind))
+
+
+def _of_weight(gradient: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of the weight and the bias of a product."""
+    return (gradient.t() @ given).float(), gradient.sum(0).float()
+
+
+def _added(x: Tensor, h: Tensor, p: float) -> tuple[Tensor, Tensor | None]:
+    """x + dropout(h), and by what each unit of h was multiplied."""
+    units = kept_units(h.shape, p) if p else None
+    return x + h if units is None else torch.addcmul(x, h, units), units
+
+
+def _plus(total: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+    """total + gradient @ weight, in the memory of `total`."""
+    same = gradient.dtype == total.dtype
+    return total.addmm_(gradient, weight) if same else total.add_(gradient @ weight)

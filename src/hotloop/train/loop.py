@@ -177,7 +177,7 @@ def gradients(run: Run, data: StepData, timed: PhaseClock, stop: StopRequest) ->
             step_loss = own if step_loss is None else step_loss + own
             if step_loss is own and clears_late(run):
                 with timed.phase("optimizer"):
-                    run.optimizer.zero_grad(set_to_none=True)
+                    run.clear_gradients()
             if last:  # it travels between processes while the backward computes
                 totals = group.totals(step_loss, stop)
             with timed.phase("backward"), group.backward():

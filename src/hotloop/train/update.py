@@ -33,12 +33,12 @@ def update(run: Run, rate: float, loss: Tensor) -> dict[str, Tensor]:
     late: dict[str, Tensor] = {}
     if config.train.clip_norm is not None and through:
         late["grad_norm"] = clip_through_optimizer(
-            run.model.parameters(), run.optimizer, config.train.clip_norm
+            run.weights, run.optimizer, config.train.clip_norm
         )
     elif config.train.clip_norm is not None:
-        late["grad_norm"] = nn.utils.clip_grad_norm_(run.model.parameters(), config.train.clip_norm)
+        late["grad_norm"] = nn.utils.clip_grad_norm_(run.weights, config.train.clip_norm)
     elif computes_grad_norm(config):
-        grads = [p.grad for p in run.model.parameters() if p.grad is not None]
+        grads = [p.grad for p in run.weights if p.grad is not None]
         late["grad_norm"] = nn.utils.get_total_norm(grads)
 
     reasons: list[Tensor] = []
@@ -61,7 +61,7 @@ def update(run: Run, rate: float, loss: Tensor) -> dict[str, Tensor]:
         assert scale is not None
         late["scale"] = scale
     if not clears_late(run):
-        run.optimizer.zero_grad(set_to_none=True)
+        run.clear_gradients()
     return late
 
 

@@ -17,13 +17,15 @@ def clip_through_optimizer(
     """
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     divisor = ((norm + 1e-6) / max_norm).clamp(min=1.0)
-    optimizer.grad_scale = divisor  # type: ignore[attr-defined]
+    # A CPU's kernel writes every gradient again that it divides, even by 1.
+    if not (divisor.device.type == "cpu" and divisor <= 1):
+        optimizer.grad_scale = divisor  # type: ignore[attr-defined]
     return norm
 
 
 def forget_factor(optimizer: torch.optim.Optimizer) -> None:
     """Take the factor back after `optimizer.step()`, so that no later step is scaled by it."""
-    del optimizer.grad_scale  # type: ignore[attr-defined]
+    vars(optimizer).pop("grad_scale", None)
 
 
 def can_clip_through(optimizer: torch.optim.Optimizer) -> bool:

@@ -34,7 +34,7 @@ import hotloop
 from hotloop.probe.foreign_process import keep_code_untraced, keep_untraced
 
 Around = Callable[..., Any]
-OptimizerHook = Callable[[torch.optim.Optimizer], None]
+OptimizerHook = Callable[[torch.optim.Optimizer], object]
 
 _at_end: list[Callable[[], Any]] = []
 

@@ -18,7 +18,7 @@ def watched(tmp_path: Path, seen_s: float, out_s: float = 0.0, *, most: float | 
     watch = Watch(tmp_path)
     watch.most_cost, watch.counting = most, True
     spent = 0.0
-    for number in range(800):
+    for number in range(1500):
         watch.counted_steps += 1
         watch.counted_s += STEP_S
         watch._worked_s += seen_s

@@ -37,7 +37,8 @@ NOT_UNDER_WAY = frozenset({"warmup", "compile", "resumed", "profiled"})
 RESTS = "rests"
 """On the clock in place of a phase while steps are left out: calls of modules only pass through."""
 FEWEST, MOST_REST = 20, 50.0
-"""Steps that are looked at before any is left out, and those that are left out after each one, at most."""
+"""Steps that are looked at before any is left out, and those that are left out after each one, at most: a fifth as many
+as were looked at by then, too, since few do not tell what looking costs."""
 
 
 class Watch:
@@ -231,7 +232,9 @@ class Watch:
         if step.counted:
             self.counted_steps += 1
             self.counted_s += step.wall_s
-            self._worked_s += step.own_s
+            # More is another program's: it took the CPU away in the midst of it.
+            usual_s = self._worked_s / self.counted_steps
+            self._worked_s += min(step.own_s, 4 * usual_s or step.own_s)
             self.counted_backwards += step.backwards
         self.now = Step(samples=None if step.samples is None else 0)
         if device is None:
@@ -259,7 +262,8 @@ class Watch:
         over = cost / self.most_cost
         # The second time for what was spent too much so far.
         mean = (1 + self._num_left_out / self.counted_steps) * over * max(over, 1.0) - 1
-        self.resting = int(2 * min(max(mean, 0.0), MOST_REST) * self._drawn() + self._drawn())
+        mean = min(max(mean, 0.0), MOST_REST, self.counted_steps / 5)
+        self.resting = int(2 * mean * self._drawn() + self._drawn())
         if self.resting:
             self._num_left_out += self.resting
             self.clock.opened.append(RESTS)

@@ -56,17 +56,15 @@ def fuse_layers(stack: Iterable[Any]) -> None:
             layer.forward = MethodType(_forward, layer)
 
 
-def _forward(layer: Any, hidden: Tensor, *others: Any, layout: Layout | None = None, **named: Any) -> Tensor:  # fmt: skip
+def _forward(layer: Any, hidden: Tensor, *others: Any, layout: Layout | None = None, **named: Any) -> Any:  # fmt: skip
     if layout is None or hidden.device.type != "cpu":
         named |= {} if layout is None else {"layout": layout}
-        own: Tensor = type(layer).forward(layer, hidden, *others, **named)
-        return own
+        return type(layer).forward(layer, hidden, *others, **named)
     parts, dropouts, size = layer.fused_parts
     rates = [each.p if each is not None and layer.training else 0.0 for each in dropouts]
     weights = (each for part in parts for each in (part.weight, part.bias))
     fixed = layout, layer is layout.last, size, rates, [each.eps for each in parts[-2:]]
-    found: Tensor = _Layer.apply(hidden[0].float(), *fixed, *weights)  # type: ignore[no-untyped-call]
-    return found[None]
+    return _Layer.apply(hidden[0].float(), *fixed, *weights)[None]  # type: ignore[no-untyped-call]
 
 
 class _Layer(torch.autograd.Function):
@@ -115,8 +113,8 @@ class _Layer(torch.autograd.Function):
             rows = cells.to(kind).index_select(0, layout.back).view(len(low), -1)
             dx = dr1.new_zeros(low.shape).index_copy_(0, layout.starts, dr1) if first else dr1
             of_inputs = zip(*(each.chunk(3) for each in _of_weight(rows, low)), strict=True)
-            pairs = (*of_inputs, of_behind, of_up, of_down, (dg1, dc1), (dg2, dc2))
             dx = _plus(dx, rows, w)
+        pairs = (*of_inputs, of_behind, of_up, of_down, (dg1, dc1), (dg2, dc2))
         return dx, *[None] * 5, *(each for pair in pairs for each in pair)
 
 

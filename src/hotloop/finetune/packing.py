@@ -74,8 +74,7 @@ def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]
         shut = np.where(real, np.float32(0), np.float32(-np.inf))
         masks.append(torch.from_numpy(np.repeat(shut, heads, 0)[:, None]))
     ids = np.concatenate(parts).astype(np.int64)
-    which = np.arange(3)[:, None]
-    is_read = np.arange(len(ids)) < len(ids) - fill
+    which, is_read = np.arange(3)[:, None], np.arange(len(ids)) < len(ids) - fill
     arrays = (
         ids[None],
         column[None],
@@ -169,11 +168,8 @@ def attended_backward(
     """The gradient of `cells`."""
     size, found = gradient.shape[1], []
     sizes = [each.shape[0] * each.shape[1] for each in groups[::5]]
-    rows = gradient.new_zeros(sum(sizes), size)  # 0 where no token is
-    if first:
-        rows[: len(gradient)] = gradient
-    else:
-        rows.index_copy_(0, layout.back_of_one(), gradient)
+    where = torch.arange(len(gradient)) if first else layout.back_of_one()
+    rows = gradient.new_zeros(sum(sizes), size).index_copy_(0, where, gradient)  # 0 for no token
     for number, part in enumerate(rows.split(sizes)):  # type: ignore[no-untyped-call]
         q, k, v, weights, units = groups[5 * number : 5 * number + 5]
         part = part.view(q.shape)

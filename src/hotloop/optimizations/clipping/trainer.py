@@ -17,8 +17,7 @@ def clip_through_optimizer(
     """
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     divisor = ((norm + 1e-6) / max_norm).clamp(min=1.0)
-    # A CPU's kernel writes every gradient again that it divides, even by 1.
-    if not (divisor.device.type == "cpu" and divisor <= 1):
+    if not (divisor.is_cpu and divisor <= 1):  # which would write every gradient again
         optimizer.grad_scale = divisor  # type: ignore[attr-defined]
     return norm
 

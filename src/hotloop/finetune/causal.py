@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hotloop.core.causal_config import CausalConfig
+from hotloop.core.errors import first_line
 from hotloop.finetune.packed_attention import packed_attention
 from hotloop.finetune.sequences import Example
 from hotloop.finetune.tokens import padded_rows
@@ -120,7 +121,7 @@ def why_not_packed(model: nn.Module, examples: Sequence[Example], longest: int) 
         difference = float((found - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
         half = any(p.dtype != torch.float32 for p in model.parameters())
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError) as error:  # fmt: skip
-        return f"it does not take them: {(str(error).splitlines() or [''])[0][:120]}"
+        return f"it does not take them: {first_line(error)[:120]}"
     finally:
         model.train(was_training)
     allowed = 2e-2 if half else TOLERANCE  # of a quantized model

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hotloop.core.errors import first_line
 from hotloop.finetune.encoder_layer import fuse_layers
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
@@ -152,7 +153,7 @@ def why_not_packed(
             off = float((found.float() - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
             difference = max(difference, off)
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        return f"it does not take them: {str(error).splitlines()[0][:120]}"
+        return f"it does not take them: {first_line(error)[:120]}"
     finally:
         trial.hook.remove()
         model.train(was_training)

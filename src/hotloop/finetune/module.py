@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, first_line
 from hotloop.core.module_config import ModuleConfig
 from hotloop.core.settings import Settings
 from hotloop.finetune.conduct import (
@@ -193,7 +193,7 @@ def _try(learner: Learner, work: ModuleWork) -> None:
         shapes = ", ".join(str(tuple(each.shape)) for each in sample)
         raise UsageError(
             f"the model and its loss cannot be computed for a batch of tensors {shapes}: "
-            f"{(str(error).splitlines() or [type(error).__name__])[0][:200]}",
+            f"{first_line(error)[:200]}",
             where=type(learner.model).__name__,
             do="an example is (input, ..., target) with `loss`; without it the model gets all of it, and returns its loss",
         ) from error

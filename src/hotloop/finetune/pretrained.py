@@ -9,7 +9,7 @@ from typing import Any
 
 import safetensors
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, first_line
 from hotloop.models.export import quiet
 
 Warn = Callable[[str], None]
@@ -35,8 +35,7 @@ def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
     except UsageError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        what = f"transformers cannot load this model: {first[:200] or type(error).__name__}"
+        what = f"transformers cannot load this model: {first_line(error)[:200]}"
         raise UsageError(what, where=path) from error
 
 

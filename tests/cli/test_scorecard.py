@@ -35,7 +35,7 @@ def test_reads_all_runs_below_a_place(hotloop: Command, here: Path) -> None:
     assert code == 0
     assert said.startswith("50 % of 2 kept fixes came out inside the interval")
     assert "predictions are 0.10 wide and the verified gains 0.29" in said
-    assert "inside   fused_optimizer  kept        predicted 1.05 to 1.15, verified 1.08x" in said
+    assert "inside   fused_optimizer  kept         predicted 1.05 to 1.15, verified 1.08x" in said
     card = json.loads((here / "card.json").read_text())
     assert (card["num_kept"], card["coverage"]) == (2, 0.5)
     _, said, _ = hotloop("doctor", "--scorecard", "runs/doctor-one")

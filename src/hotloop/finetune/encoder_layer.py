@@ -1,8 +1,8 @@
 """A layer of BERT or one of its relatives as a single step of autograd, on a CPU.
 
-Of a small model and a few texts calling an operation takes longer than computing it, and a layer of transformers makes
-some 250 calls per step, with autocast and autograd around each. Here it makes less than half of them. What is computed
-is the same, and so is its precision: products in the type of autocast, all else in fp32.
+Of a small model and a few texts calling an operation often takes longer than computing it, and a layer of transformers has
+modules, autocast and autograd around each. What is computed here is the same, and so is its precision: products in the type
+of autocast, all else in fp32.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def _of_time(run: JudgedRun) -> Iterator[str]:
     if num := sum(r.left_out or 0 for r in records):
         seconds = math.fsum(r.left_out_s or 0.0 for r in records)
         yield (
-            f"{num:,} of {num + len(records):,} steps: left out, drawn at random, so that watching costs less "
-            f"than 2 % of the time; they took {1e3 * seconds / num:.3g} ms on average"
+            f"{num:,} of {num + len(records):,} steps: left out, drawn at random, so that watching costs less; "
+            f"they took {1e3 * seconds / num:.3g} ms on average"
         )
     if breakdown.closure_error_fraction > CLOSURE_LIMIT:
         yield (

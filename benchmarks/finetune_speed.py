@@ -379,6 +379,8 @@ def by_trainer(
     trainer.train()
     seconds = CLOCK() - began
     rate = epochs * len(data.train) / seconds
+    # or they would come out in the order of their lengths, too
+    trainer.args.train_sampling_strategy, trainer.args.group_by_length = "random", False
     answer = trainer.predict(trainer.eval_dataset)
     logits = torch.from_numpy(answer.predictions)
     if is_tagged:

@@ -77,6 +77,20 @@ def test_left_out_steps_end_at_their_number_and_leave_nothing_in_the_next(tmp_pa
     assert watch.now.left_out == 0
 
 
+def test_a_thread_kept_waiting_between_the_two_clocks_makes_no_step_shorter_than_its_phases(
+    tmp_path: Path,
+) -> None:
+    watch = Watch(tmp_path)
+    watch.claimed = True
+    watch.clock.restart()
+    watch.clock._step_started += 0.5  # the second clock was read so much later
+    watch.own = {"unattributed": 10.0}
+    watch.guarded(watch.end_step)
+    step = watch.closed.pop()
+    assert step is not None
+    assert 0.0 <= step.host["unattributed"] == step.wall_s
+
+
 def test_a_threads_cost_is_in_what_all_costs_over_the_work_of_the_one_that_steps() -> None:
     cost = Cost()
     cost.read_s, cost.beside_s = 1e-6, lambda: 20e-6

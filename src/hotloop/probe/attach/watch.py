@@ -224,6 +224,8 @@ class Watch:
                 seconds = min(seconds, step.host[phase])
                 step.host[phase] -= seconds
                 step.wall_s -= seconds
+        # Where the thread had to wait between the reads of the two clocks, the step before has that time.
+        step.wall_s = max(step.wall_s, sum(step.host.values()))
         self.own = {}
         if self.profiling or self.step < WARMUP_STEPS:
             self._tag_unlike()

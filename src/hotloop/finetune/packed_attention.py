@@ -1,14 +1,14 @@
 """Attention of several examples that lie in one row, as if each were alone.
 
 It takes the place of a decoder's own attention for the time of one forward, through the interface that transformers has
-for such functions. On a CPU each example is a causal product by itself: nothing is computed between examples, and no
-mask of the whole row is made. On a GPU one kernel of variable lengths does the same. Not yet run on a GPU.
+for such functions. Each example is a causal product by itself: nothing is computed between examples, and no mask of the whole
+row is made. In bf16 or fp16 without dropout one kernel of variable lengths does the same on a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,10 +16,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 NAME = "hotloop_packed"
 UNKNOWN = ("softcap", "s_aux", "position_bias", "sinks", "cache")
 """Arguments by which some models ask for more than is computed here."""
+WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""cuDNN prepares a kernel for each new shape, and of examples nearly every step has new ones."""
 
 
 @dataclass
@@ -80,23 +83,33 @@ def attend(
         raise ValueError("it brings a mask of its own")
     if asked := [name for name in UNKNOWN if named.get(name) is not None]:
         raise ValueError(f"its attention has `{asked[0]}`")
-    row, groups = _rows[-1], query.shape[1] // key.shape[1]
-    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and not dropout:
+    row, groups, device = _rows[-1], query.shape[1] // key.shape[1], query.device.type
+    if groups > 1:
+        # Faster on a CPU than the kernel for grouped heads, which writes the product out; on a GPU torch 2.11 has none.
+        key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
+    # what autocast makes of them: behind rotary positions in fp32 they are of several types
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    if not dropout and has_varlen(query, kind):
         from torch.nn.attention.varlen import varlen_attn
 
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
-        q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+        q, k, v = (each[0].transpose(0, 1).to(kind) for each in (query, key, value))
         bounds, longest = row.bounds, row.longest
-        found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=window, enable_gqa=groups > 1)  # fmt: skip
+        found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=window)  # fmt: skip
         assert isinstance(found, Tensor)
         return found[None], None
-    if groups > 1:
-        # Faster on a CPU than the kernel for grouped heads, which writes the product out.
-        key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
     # Split and not sliced: the backward of a slice writes a gradient of the whole row.
     parts = [torch.split(each, row.each, dim=2) for each in (query, key, value)]
-    outputs = [_alone(q, k, v, dropout, scaling, sliding_window) for q, k, v in zip(*parts, strict=True)]  # fmt: skip
+    with nullcontext() if device == "cpu" else sdpa_kernel(WITHOUT_CUDNN):
+        outputs = [_alone(q, k, v, dropout, scaling, sliding_window) for q, k, v in zip(*parts, strict=True)]  # fmt: skip
     return torch.cat([each.transpose(1, 2) for each in outputs], dim=1), None
+
+
+def has_varlen(query: Tensor, kind: torch.dtype) -> bool:
+    """Whether torch's kernel of variable lengths computes such heads in that type."""
+    size = query.shape[3]
+    fits = kind in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256
+    return query.is_cuda and fits and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def _alone(

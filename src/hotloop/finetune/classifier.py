@@ -62,14 +62,14 @@ class Classifier(nn.Module):
     def logits(self, *inputs: Tensor) -> Logits:
         """(examples, outputs) or (tokens, outputs), in the order of `arranged`; a pair of both where the head reads both."""
         if not self.packed:
-            pairs = zip(inputs[::2], inputs[1::2], strict=True)
+            buckets = zip(*(inputs[n::3] for n in range(3)), strict=True)
             parts = [
-                _read(self.model(input_ids=ids, attention_mask=mask), self.head, mask.bool())
-                for ids, mask in pairs
+                _read(self.model(input_ids=ids, attention_mask=mask), self.head, where)
+                for ids, mask, where in buckets
             ]
             found = tuple(torch.cat(own) for own in zip(*parts, strict=True))
             return found if len(found) > 1 else found[0]
-        ids, positions, is_read, starts, there, back, *masks = inputs
+        ids, positions, where, starts, there, back, *masks = inputs
         base: Any = self.model.base_model
         before = base.config._attn_implementation
         self._layout = Layout(starts, there, back, masks, ids.shape[1], self._last)
@@ -81,7 +81,7 @@ class Classifier(nn.Module):
         finally:
             self._layout = None
             base.config._attn_implementation = before
-        found = _read(output, self.head, is_read)
+        found = _read(output, self.head, where)
         return found if len(found) > 1 else found[0]
 
     def _to_first_tokens(self, base: Any, arguments: object, output: Any) -> Any:
@@ -107,21 +107,22 @@ def in_fp32(logits: Logits) -> Logits:
     return tuple(each.float() for each in logits) if isinstance(logits, tuple) else logits.float()
 
 
-def _read(output: Any, head: Head, mask: Tensor) -> tuple[Tensor, ...]:
-    """What a model gave for rows (B, L); `mask` marks the tokens that are no padding."""
+def _read(output: Any, head: Head, where: Tensor) -> tuple[Tensor, ...]:
+    """What a model gave for rows (B, L); `where` are the tokens that are no padding, as places in all of them: for a mask a GPU is waited for."""
     if head.reads == "first":
         return (output.logits,)
     if head.reads == "each":
-        return (output.logits[mask],)
-    return output.logits, output.token_logits[mask]
+        return (output.logits.flatten(0, 1)[where],)
+    return output.logits, output.token_logits.flatten(0, 1)[where]
 
 
 def padded(tokens: Sequence[np.ndarray], pad_id: int) -> tuple[list[int], Inputs]:
-    """Pairs of ids and mask (examples, length), the shortest examples first, padded within each pair alone."""
+    """Ids and mask (examples, length) and where in them (flat) a token is; the shortest examples first, padded within each three alone."""
     order = sorted(range(len(tokens)), key=lambda index: len(tokens[index]))
     inputs: list[Tensor] = []
     for chosen in np.array_split(np.array(order), min(BUCKETS, len(order))):
-        inputs += padded_rows([tokens[index] for index in chosen], pad_id)
+        ids, mask = padded_rows([tokens[index] for index in chosen], pad_id)
+        inputs += ids, mask, mask.flatten().nonzero()[:, 0]
     return order, tuple(inputs)
 
 
@@ -145,7 +146,7 @@ def why_not_packed(
         order, inputs = trial.arranged(tokens)
         together = trial.logits(*inputs)
         rows = [torch.from_numpy(tokens[index].astype(np.int64))[None] for index in order]
-        alone = [_read(model(input_ids=ids), head, torch.ones_like(ids).bool()) for ids in rows]
+        alone = [_read(model(input_ids=ids), head, torch.arange(ids.numel())) for ids in rows]
         for found, parts in zip(together if isinstance(together, tuple) else (together,), zip(*alone, strict=True), strict=True):  # fmt: skip
             wanted = torch.cat(parts).float()
             if found.shape != wanted.shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class OneLabel(OfTexts):
         if self.weights is None:
             return F.cross_entropy(logits, classes, reduction="sum")
         each = F.cross_entropy(logits, classes, reduction="none")
-        return (each * self.weights.to(each.device)[classes]).sum()
+        return (each * _on_device(self.weights, each.device)[classes]).sum()
 
     def tally(self) -> _Tally:
         return _Tally(len(self.outputs))
@@ -50,6 +51,12 @@ class OneLabel(OfTexts):
             confusion=tuple(map(tuple, confusion)),
             by_class=tuple(by_class(confusion, self.outputs)),
         )
+
+
+@lru_cache(maxsize=4)
+def _on_device(weights: Tensor, device: torch.device) -> Tensor:
+    """Copied once: a copy in each step would wait for the GPU."""
+    return weights.to(device)
 
 
 class _Tally:

@@ -8,6 +8,7 @@ oneDNN makes a new kernel for each new number of rows, which took a quarter of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import sdpa_kernel
 
 from hotloop.finetune.dropout import kept_units
+from hotloop.finetune.packed_attention import WITHOUT_CUDNN
 from hotloop.train.batches import Inputs
 
 ATTENTION = "hotloop_examples"
@@ -48,7 +51,7 @@ class Layout:
 
 
 def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]:
-    """Ids, positions and whether an example has that token (1, T), and the tensors of a `Layout`; with the order of the examples, the longest first."""
+    """Ids and positions (1, T), where the tokens of examples are, and the tensors of a `Layout`; with the order of the examples, the longest first."""
     order = sorted(range(len(tokens)), key=lambda index: -len(tokens[index]))
     lengths = [len(tokens[index]) for index in order]
     fill = -sum(lengths) % FULL
@@ -74,11 +77,11 @@ def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]
         shut = np.where(real, np.float32(0), np.float32(-np.inf))
         masks.append(torch.from_numpy(np.repeat(shut, heads, 0)[:, None]))
     ids = np.concatenate(parts).astype(np.int64)
-    which, is_read = np.arange(3)[:, None], np.arange(len(ids)) < len(ids) - fill
+    which = np.arange(3)[:, None]
     arrays = (
         ids[None],
         column[None],
-        is_read[None],
+        np.arange(len(ids) - fill),
         starts[: len(order)],
         (np.concatenate(there) + which * heads).ravel(),
         (back[:, None] + which * cells).ravel(),
@@ -124,11 +127,12 @@ def attention(
             found = attended(cells, layout, dropout, scale)[0]
         else:
             outputs = []
-            for mask, *own in in_groups(cells, layout):
-                q, k, v = (each.view(-1, heads, *each.shape[1:]) for each in own)
-                closed = mask.view(-1, heads, 1, mask.shape[2]).to(q.dtype)
-                out = F.scaled_dot_product_attention(q, k, v, closed, dropout, scale=scale)
-                outputs.append(out.reshape(-1, size))
+            with nullcontext() if on_cpu else sdpa_kernel(WITHOUT_CUDNN):
+                for mask, *own in in_groups(cells, layout):
+                    q, k, v = (each.view(-1, heads, *each.shape[1:]) for each in own)
+                    closed = mask.view(-1, heads, 1, mask.shape[2]).to(q.dtype)
+                    out = F.scaled_dot_product_attention(q, k, v, closed, dropout, scale=scale)
+                    outputs.append(out.reshape(-1, size))
             found = torch.cat(outputs).index_select(0, layout.back_of_one())
     return found.view(1, num, heads, size).to(kind), None
 

@@ -145,7 +145,10 @@ def in_microbatches(
     size = config.train.microbatch
     parts = [chosen[each * size : (each + 1) * size] for each in own]
     found = [inputs(part) for part in parts if part]
-    return [tuple(t.pin_memory() for t in each) for each in found] if pinned else found
+    if not pinned:
+        return found
+    # somebody's own examples may be on the GPU already
+    return [tuple(t if t.is_cuda else t.pin_memory() for t in each) for each in found]
 
 
 def steps_per_epoch(num_examples: int, per_step: int) -> int:

@@ -48,7 +48,7 @@ def capture(
         for slot, value in slots.items():
             optimizer_tensors[f"{names[id(parameter)]}/{slot}"] = torch.as_tensor(value).detach()
     random_tensors = {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for index, generator in enumerate(torch.cuda.get_rng_state_all()):
             random_tensors[f"cuda{index}"] = generator
     version, integers, gauss = random.getstate()

@@ -102,11 +102,12 @@ def export_adapter(
     import transformers
 
     model = adapter.get_base_model()
-    was_training = model.training
+    was_training, device = model.training, next(model.parameters()).device
     model.eval()
-    device = next(model.parameters()).device
-    inputs = [torch.from_numpy(each.astype(np.int64))[None].to(device) for each in tokens]
-    wanted = [model(input_ids=ids).logits.float() for ids in inputs]
+    inputs, wanted = [torch.from_numpy(each.astype(np.int64))[None] for each in tokens], []
+    if config.quantize == "none":
+        model.cpu()  # as `export`: a GPU's own arithmetic may be coarser than what is allowed here
+        wanted = [model(input_ids=ids).logits for ids in inputs]
     base = adapter.peft_config["default"].base_model_name_or_path
     source = {"local_files_only": True, "dtype": torch.float32}  # of a name it is in the cache now
     try:
@@ -119,7 +120,7 @@ def export_adapter(
                 if config.quantize != "none":  # what is read back unquantized is another model
                     return
                 theirs = transformers.AutoModelForCausalLM.from_pretrained(base, **source)
-                theirs = peft.PeftModel.from_pretrained(theirs, str(written)).to(device).eval()
+                theirs = peft.PeftModel.from_pretrained(theirs, str(written), torch_device="cpu").eval()  # fmt: skip
                 _compare(theirs, inputs, wanted, directory, TOLERANCE)
             if not config.merge:
                 return
@@ -129,9 +130,11 @@ def export_adapter(
                 theirs.save_pretrained(written)
                 tokenizer.save_pretrained(written)
                 read = transformers.AutoModelForCausalLM.from_pretrained(written, local_files_only=True, dtype=torch.float32)  # fmt: skip
-                _compare(read.to(device).eval(), inputs, wanted, merged, MERGED_TOLERANCE)
+                _compare(read.eval(), inputs, wanted, merged, MERGED_TOLERANCE)
     finally:
         model.train(was_training)
+        if config.quantize == "none":
+            model.to(device)
 
 
 def _forget(directory: Path) -> None:

@@ -1,0 +1,280 @@
+"""`hotloop.watch` and the callbacks of frameworks around trainings on a GPU. `pytest tests/gpu -m gpu`; with HOTLOOP_GPU_TESTS_ON=cpu the same on the CPU.
+
+Each in a process of its own: a watch hooks torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+DEVICE = os.environ.get("HOTLOOP_GPU_TESTS_ON", "cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"
+    ),
+]
+ROOT = Path(__file__).parents[2]
+HEAD = f"""
+import json, sys, time
+import torch
+import hotloop
+from planted_training import BATCH, Model, Rows, entries
+DEVICE = {DEVICE!r}
+CPU = DEVICE == "cpu"
+"""
+
+
+def found_by(body: str, directory: Path, *, code: int = 0) -> tuple[dict[str, Any], str]:
+    """What the last line that a script printed says, and its errors."""
+    (directory / "script.py").write_text(HEAD + body)
+    paths = [str(ROOT / "src"), str(ROOT / "tests/integrations")]
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_a_loop_is_examined_and_computes_what_it_would_without(tmp_path: Path) -> None:
+    """A loop that asks for its loss in every step, and copies each batch from memory that is not pinned."""
+    found, said = found_by(
+        """
+def train(steps):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024)).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(steps):
+        x = torch.randn(64, 1024).to(DEVICE)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = (model(x) - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+before = entries()
+with hotloop.watch(steps=40, out="watched") as seen:
+    watched = train(100)
+same = entries() == before
+seen.save("seen.html")
+with hotloop.watch() as again:
+    train(30)
+print(json.dumps({
+    "same": same, "losses": [watched, train(100)], "breakdown": seen.diagnosis.breakdown, "codes": [e.code for e in seen.findings],
+    "cost": seen.diagnosis.probe_overhead_fraction, "steps": seen.diagnosis.steps.measured, "shown": str(seen),
+    "device": seen.to_dict(), "again": again.diagnosis.steps.measured,
+}))
+""",
+        tmp_path,
+    )
+    assert found["same"]
+    assert found["losses"][0] == found["losses"][1]
+    assert sum(found["breakdown"].values()) == pytest.approx(1, abs=0.01)
+    assert found["breakdown"]["forward"] > 0
+    assert found["breakdown"]["backward"] > 0
+    assert found["steps"] >= 30
+    assert found["again"] > 0
+    assert 0 < found["cost"] < 1
+    assert "watching took" in said
+    assert found["shown"] in said
+    assert "Traceback" not in said
+    assert (tmp_path / "seen.html").stat().st_size > 10_000
+    if DEVICE == "cuda":
+        assert "cuda" in json.dumps(found["device"]).lower()
+
+
+def test_a_loop_that_fails_on_the_gpu_keeps_its_error(tmp_path: Path) -> None:
+    found, _ = found_by(
+        """
+before = entries()
+said = ""
+try:
+    with hotloop.watch(show=False) as seen:
+        model = torch.nn.Linear(8, 8).to(DEVICE)
+        for step in range(20):
+            model(torch.randn(4, 8 if step < 15 else 9, device=DEVICE)).sum().backward()
+except RuntimeError as error:
+    said = str(error)
+print(json.dumps({"said": said, "same": entries() == before, "ended": seen.to_dict()["doctor"]["ended"]}))
+""",
+        tmp_path,
+    )
+    assert "mat1 and mat2" in found["said"]
+    assert found["same"]
+    assert found["ended"] == "failed"
+
+
+TRAINER = """
+import transformers
+from hotloop.integrations import TransformersWatch
+def made(name, *callbacks, precision):
+    arguments = transformers.TrainingArguments(
+        output_dir=name, max_steps=40, per_device_train_batch_size=BATCH, logging_steps=10, save_strategy="no", disable_tqdm=True,
+        report_to=[], use_cpu=CPU, bf16=precision == "bf16",
+    )
+    return transformers.Trainer(model=Model(), args=arguments, train_dataset=Rows(10_000), callbacks=[*callbacks])
+def losses(trainer): return [e["loss"] for e in trainer.state.log_history if "loss" in e]
+"""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_trainer_is_watched_and_trains_the_same(tmp_path: Path, precision: str) -> None:
+    for each in ("transformers", "accelerate"):
+        pytest.importorskip(each)
+    found, said = found_by(
+        TRAINER
+        + f"PRECISION = {precision!r}"
+        + """
+before, watch = entries(), TransformersWatch(steps=None)
+trainer = made("watched", watch, precision=PRECISION)
+trainer.train()
+same = entries() == before
+plain = made("plain", precision=PRECISION)
+plain.train()
+print(json.dumps({
+    "same": same, "losses": [losses(trainer), losses(plain)], "codes": [e.code for e in watch.findings],
+    "breakdown": watch.seen.diagnosis.breakdown, "device": str(next(trainer.model.parameters()).device),
+    "logged": [e for e in trainer.state.log_history if "hotloop/step_s" in e],
+    "cost": [e["hotloop/watch_cost_fraction"] for e in trainer.state.log_history if "hotloop/watch_cost_fraction" in e],
+}))
+""",
+        tmp_path,
+    )
+    assert found["same"]
+    assert found["device"].startswith(DEVICE)
+    assert found["losses"][0] == found["losses"][1]
+    assert "HL106" in found["codes"]
+    assert sum(found["breakdown"].values()) == pytest.approx(1, abs=0.01)
+    assert len(found["logged"]) >= 2
+    assert len(found["cost"]) == 1
+    assert said.count("watching took") == 1
+
+
+def test_lightning_is_watched_and_trains_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch")
+    found, said = found_by(
+        """
+import csv, pathlib, warnings
+warnings.simplefilter("ignore")
+import lightning.pytorch as lightning
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader
+from hotloop.integrations import LightningWatch
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+    def training_step(self, batch, number):
+        loss = self.model(**batch)["loss"]
+        self.log("loss", loss)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+def fit(name, *callbacks):
+    trainer = lightning.Trainer(
+        max_steps=40, callbacks=[*callbacks], logger=CSVLogger(name), log_every_n_steps=5, enable_progress_bar=False,
+        enable_checkpointing=False, enable_model_summary=False, accelerator="cpu" if CPU else "gpu", devices=1, precision="bf16-mixed",
+    )
+    module = Module()
+    trainer.fit(module, DataLoader(Rows(10_000), batch_size=BATCH))
+    rows = list(csv.DictReader((pathlib.Path(trainer.logger.log_dir) / "metrics.csv").open()))
+    return rows, [e["loss"] for e in rows if e["loss"]], trainer.strategy.root_device.type
+before, watch = entries(), LightningWatch(steps=None)
+rows, losses, device = fit("watched", watch)
+same = entries() == before
+print(json.dumps({
+    "same": same, "losses": [losses, fit("plain")[1]], "device": device, "codes": [e.code for e in watch.findings],
+    "breakdown": watch.seen.diagnosis.breakdown, "logged": sum(bool(e["hotloop/step_s"]) for e in rows),
+}))
+""",
+        tmp_path,
+    )
+    assert found["same"]
+    assert found["device"] == DEVICE
+    assert found["losses"][0] == found["losses"][1]
+    assert "HL106" in found["codes"]
+    assert sum(found["breakdown"].values()) == pytest.approx(1, abs=0.01)
+    assert found["logged"] >= 2
+    assert said.count("watching took") == 1
+
+
+def test_accelerate_is_watched(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    found, said = found_by(
+        """
+import accelerate
+from torch.utils.data import DataLoader
+from hotloop.integrations import AccelerateWatch
+before, watch = entries(), AccelerateWatch(steps=None)
+accelerator = accelerate.Accelerator(cpu=CPU, log_with=[watch], mixed_precision="bf16")
+accelerator.init_trackers("planted")
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(Rows(60 * BATCH), batch_size=BATCH))
+logged = []
+for step, batch in enumerate(loader):
+    loss = model(**batch)["loss"]
+    optimizer.zero_grad()
+    accelerator.backward(loss)
+    optimizer.step()
+    if step % 10 == 9:
+        values = {"loss": loss.item()}
+        accelerator.log(values, step=step)
+        logged.append("hotloop/step_s" in values)
+accelerator.end_training()
+print(json.dumps({"same": entries() == before, "device": accelerator.device.type, "codes": [e.code for e in watch.findings], "logged": sum(logged),
+                  "breakdown": watch.seen.diagnosis.breakdown}))
+""",
+        tmp_path,
+    )
+    assert found["same"]
+    assert found["device"] == DEVICE
+    assert "HL106" in found["codes"]
+    assert sum(found["breakdown"].values()) == pytest.approx(1, abs=0.01)
+    assert found["logged"] >= 2
+    assert said.count("watching took") == 1
+
+
+@pytest.mark.parametrize("script", ["hf_training.py", "lightning_training.py"])
+def test_a_framework_killed_and_continued_from_hotloops_checkpoints_ends_with_the_same_bits(
+    tmp_path: Path, script: str
+) -> None:
+    needs = "accelerate" if script.startswith("hf") else "lightning"
+    if find_spec(needs) is None:
+        pytest.skip(f"needs {needs}")
+
+    def end_of(directory: Path, kill_at: int) -> str:
+        words = [str(ROOT / "tests/checkpoint" / script), str(directory), str(kill_at)]
+        done = subprocess.run(
+            [sys.executable, *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOTLOOP_GPU_TESTS_ON": DEVICE},
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr
+        return done.stdout
+
+    whole = end_of(tmp_path / "whole", -1)
+    end_of(tmp_path / "killed", 14)
+    resumed = end_of(tmp_path / "killed", -1)
+    assert "resumed None" in whole
+    assert "resumed None" not in resumed
+    assert whole.split("end ")[1] == resumed.split("end ")[1]

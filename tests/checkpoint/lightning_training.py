@@ -31,6 +31,7 @@ class Model(pl.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
 
 
+DEVICE = os.environ.get("HOTLOOP_GPU_TESTS_ON", "cpu")  # as tests/gpu sets it
 pl.seed_everything(3, verbose=False)
 draw = torch.Generator().manual_seed(0)
 data = torch.utils.data.TensorDataset(
@@ -41,7 +42,7 @@ root = Path(sys.argv[1])
 saves = ModelCheckpoint(root, filename="{step}", every_n_train_steps=3, save_top_k=-1)
 trainer = pl.Trainer(
     max_epochs=2, callbacks=[saves], plugins=[LightningCheckpointIO()], logger=False, enable_progress_bar=False,
-    enable_model_summary=False, accelerator="cpu",
+    enable_model_summary=False, accelerator="cpu" if DEVICE == "cpu" else "gpu", devices=1,
 )  # fmt: skip
 whole = sorted(
     (int(p.parents[1].stem.split("=")[1]), p.parents[1])
@@ -52,5 +53,5 @@ model = Model()
 trainer.fit(model, loader, ckpt_path=whole[-1][1] if whole else None)
 digest = hashlib.sha256()
 for tensor in model.state_dict().values():
-    digest.update(tensor.numpy().tobytes())
+    digest.update(tensor.cpu().numpy().tobytes())
 print("end", digest.hexdigest())

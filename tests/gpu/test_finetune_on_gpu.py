@@ -37,7 +37,9 @@ pytestmark = [
     pytest.mark.skipif(
         DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"
     ),
-    pytest.mark.filterwarnings("ignore"),  # of transformers and peft, which are others on such a machine
+    pytest.mark.filterwarnings(
+        "ignore"
+    ),  # of transformers and peft, which are others on such a machine
 ]
 SAME = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -130,7 +132,9 @@ def answers(seed: int = 2) -> list[Example]:
 
 def decoder(kind: str) -> Any:
     made = decoders.model_of(kind)
-    for module in made.modules():  # GPT-2 has dropout in its attention, which the kernel leaves to others
+    for (
+        module
+    ) in made.modules():  # GPT-2 has dropout in its attention, which the kernel leaves to others
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     return made.eval().to(DEVICE)

@@ -1,6 +1,6 @@
 """Fine-tuning without padding against transformers' Trainer: examples per second, and what is learned.
 
-    python benchmarks/finetune_speed.py [--size small|base] [--entities] [--rounds 3] [--examples 800] [--cpu-seconds] [--out FILE.json]
+    python benchmarks/finetune_speed.py [--size small|base|bert] [--batch 8] [--entities] [--rounds 3] [--examples 800] [--cpu-seconds] [--out FILE.json]
     python benchmarks/finetune_speed.py --few [--epochs 200] [--cpu-seconds]
 
 Pieces of the Python standard library, of 4 to 128 tokens (log-normal, about 25 in the mean), are told apart by the
@@ -8,7 +8,7 @@ package that they are from; with `--entities` keywords, names (dotted ones are o
 library), take the same number of examples per step (8, Trainer's default), and run in fresh processes, interleaved.
 Trainer needs `accelerate`. Timed is the training alone, without loading, evaluations and saves; `late` is its second
 half, when all is compiled. `--cpu-seconds` counts CPU seconds of one thread in place of time, for a machine that
-others use. `--few` is 25 examples against a plain loop of batch 1 that tokenizes in `__getitem__`.
+others use. On a GPU, where there is one, all arms train there, and the clock is read when it has done its work. `--few` is 25 examples against a plain loop of batch 1 that tokenizes in `__getitem__`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import torch
 PACKAGES = ("asyncio", "email", "unittest", "xml")
 KINDS = ("KEYWORD", "NAME", "NUMBER")
 TAGS = ("O", *(f"{mark}-{kind}" for kind in KINDS for mark in "BI"))
-BATCH, RATE, MAX_TOKENS = 8, 1e-4, 128
+BATCH, RATE, MAX_TOKENS = int(os.environ.get("FINETUNE_BATCH", "8")), 1e-4, 128
 ARMS = (
     "hotloop",
     "hotloop-bf16",
@@ -47,7 +47,12 @@ ARMS = (
     "trainer-bf16-grouped-compiled",
 )
 FEW_ARMS = ("hotloop", "plain", "plain-max")
-SIZES = {"tiny": (2, 128, 8192), "small": (4, 256, 8192), "base": (6, 384, 30522)}
+SIZES = {
+    "tiny": (2, 128, 8192),
+    "small": (4, 256, 8192),
+    "base": (6, 384, 30522),
+    "bert": (12, 768, 30522),
+}
 """Layers, width, tokens of the vocabulary at most."""
 CLOCK = time.process_time if os.environ.get("OMP_NUM_THREADS") == "1" else time.perf_counter
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -151,13 +156,20 @@ def make(directory: Path, num: int, size: str, entities: bool = False) -> None:
     getattr(transformers, made_for)(config).save_pretrained(directory / "model")
 
 
-def step_ends(module: Any, name: str) -> list[float]:
-    """The clock at the end of each step, which ends with a call of that function."""
+def clock(number: int, num: int) -> float:
+    """At the end of a step of so many; at the two that `late` is made of a GPU has done its work."""
+    if torch.cuda.is_available() and number in (num // 2, num):
+        torch.cuda.synchronize()
+    return CLOCK()
+
+
+def step_ends(module: Any, name: str, num: int) -> list[float]:
+    """The clock at the end of each step of so many, which ends with a call of that function."""
     real, found = getattr(module, name), list[float]()
 
     def call(*args: Any, **named: Any) -> Any:
         result = real(*args, **named)
-        found.append(CLOCK())
+        found.append(clock(len(found) + 1, num))
         return result
 
     setattr(module, name, call)
@@ -194,9 +206,10 @@ def by_hotloop(
     timed(start, "train")
     timed(loop, "evaluate")
     timed(loop, "save")
-    ends = step_ends(loop, "update")
     (train,) = place.glob("train.*")
     is_tagged = train.suffix == ".jsonl"
+    num = len(train.read_text().splitlines()) - (not is_tagged)
+    ends = step_ends(loop, "update", epochs * -(-num // (1 if few else BATCH)))
     words = ["train", "--task", "entities" if is_tagged else "classification"]
     words += ["--data", str(train), "--model", str(place / "model")]
     words += [f"data.held_out={place / f'held-out{train.suffix}'}", f"train.epochs={epochs}"]
@@ -216,7 +229,6 @@ def by_hotloop(
         raise SystemExit(1)
     task = json.loads((out / "task.json").read_text())
     spent = seconds["train"] - seconds["evaluate"] - seconds["save"]
-    num = len(train.read_text().splitlines()) - (not is_tagged)
     losses = [json.loads(line)["loss"] for line in (out / "steps.jsonl").open()]
     return {
         "rate": epochs * num / spent,
@@ -233,6 +245,7 @@ def by_loop(place: Path, out: Path, epochs: int, arm: str, few: bool) -> dict[st
     rows = list(csv.DictReader((place / "train.csv").open(encoding="utf-8")))
     tokenizer = transformers.AutoTokenizer.from_pretrained(place / "model")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(place / "model")
+    model.to(device := "cuda" if torch.cuda.is_available() else "cpu")
 
     class Texts(torch.utils.data.Dataset[dict[str, Any]]):
         def __len__(self) -> int:
@@ -259,7 +272,7 @@ def by_loop(place: Path, out: Path, epochs: int, arm: str, few: bool) -> dict[st
     for _ in range(epochs):
         for batch in loader:
             optimizer.zero_grad()
-            loss = model(**batch).loss
+            loss = model(**{name: each.to(device) for name, each in batch.items()}).loss
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -372,7 +385,7 @@ def by_trainer(
 
     class Ends(transformers.TrainerCallback):
         def on_step_end(self, *args: Any, **named: Any) -> None:
-            ends.append(CLOCK())
+            ends.append(clock(len(ends) + 1, epochs * -(-len(data.train) // BATCH)))
 
     trainer.add_callback(Ends())
     began = CLOCK()
@@ -400,7 +413,7 @@ def measured(place: Path, arm: str, round_: int, epochs: int, few: bool) -> dict
     out = place / f"{arm}-{round_}"
     os.environ["HOTLOOP_CACHE"] = str(place / "cache")
     words = [sys.executable, __file__, "--arm", arm, str(place), str(out), str(epochs), str(few)]
-    ended = subprocess.run(words, check=True, capture_output=True, text=True)
+    ended = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
     shutil.rmtree(out, ignore_errors=True)
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found
@@ -417,6 +430,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--examples", type=int)
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--few", action="store_true")
     parser.add_argument("--entities", action="store_true")
     parser.add_argument("--cpu-seconds", action="store_true")
@@ -425,6 +439,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.cpu_seconds:
         os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["FINETUNE_BATCH"] = str(given.batch)
     arms = given.arms or (FEW_ARMS if given.few else ARMS)
     epochs = given.epochs or (200 if given.few else 1)
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
@@ -435,7 +450,10 @@ def main() -> None:
             for arm in random.Random(number).sample(arms, len(arms)):
                 found[arm].append(measured(Path(directory), arm, number, epochs, given.few))
                 print(number, arm, json.dumps(found[arm][-1]), flush=True)
-    print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    print(
+        f"{platform.processor() or platform.machine()}, {gpu}, batches of {given.batch}, torch {torch.__version__}"
+    )
     own = [arm for arm in arms if arm.startswith("hotloop")]
     for arm in arms:
         line = f"{arm:30}"

@@ -1,12 +1,13 @@
 """How long a save holds the training up, and what it costs the steps beside it: hotloop and its peers.
 
-    python benchmarks/save_stall.py DIRECTORY [--megabytes 1024] [--rounds 5] [--json FILE]
+    python benchmarks/save_stall.py DIRECTORY [--megabytes 1024] [--rounds 5] [--device cuda] [--ways NAME ...] [--json FILE]
 
 One process, the same state (weights and two moments in fp32) and the same steps (products of matrices) for all; the
 ways to save take turns. `stall`: seconds from asking to the next step. `durable`: until the files were flushed to the
 disk by whoever saves (torch.save flushes nothing). `checkpointer` is `hotloop.checkpoint.Checkpointer`, of one's own loop. `beside`: seconds of a step until then over one without any save.
-`copy`: one copy of the state in memory, below which no snapshot can be. DCP is `async_save` with its thread. Hugging Face
-Trainer and Lightning, where they are installed, save weights and AdamW's moments of the same size, with their own methods.
+`copy`: one copy of the state in memory, below which no snapshot can be. DCP is `async_save` with its thread; on a GPU `dcp_pinned` is
+the same with its copies in pinned memory. Hugging Face
+Trainer and Lightning, where they are installed, save weights and AdamW's moments of the same size, with their own methods, on a CPU.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,19 +39,22 @@ STEPS_BEFORE = 10
 Tensors = dict[str, dict[str, Tensor]]
 
 
-def state_of(megabytes: int) -> Tensors:
+def state_of(megabytes: int, device: str) -> Tensors:
     """Weights and two moments, in tensors of 4 million values; random numbers of no size beside them."""
     count = max(round(megabytes * 2**20 / 4 / 3 / 2**22), 1)
-    weights = {f"w{number}": torch.randn(2**22) for number in range(count)}
+    weights = {f"w{number}": torch.randn(2**22, device=device) for number in range(count)}
     moments = {
-        f"{name}/{slot}": torch.randn(2**22) for name in weights for slot in ("first", "second")
+        f"{name}/{slot}": torch.randn(2**22, device=device)
+        for name in weights
+        for slot in ("first", "second")
     }
     return {"model": weights, "optimizer": moments, "random": {"torch": torch.get_rng_state()}}
 
 
 def copied(state: Tensors) -> Tensors:
     return {
-        file: {name: each.clone() for name, each in group.items()} for file, group in state.items()
+        file: {name: each.to("cpu", copy=True) for name, each in group.items()}
+        for file, group in state.items()
     }
 
 
@@ -123,7 +128,7 @@ def lightning_trainer(weights: dict[str, Tensor], directory: Path) -> Callable[[
 class Ways:
     """Each begins a save of `state` and says whether it is still under way."""
 
-    def __init__(self, state: Tensors, directory: Path) -> None:
+    def __init__(self, state: Tensors, directory: Path, *, on_gpu: bool) -> None:
         self.state, self.directory = state, directory
         self.number = 0
         self.own = Checkpointer(directory / "own")
@@ -131,10 +136,14 @@ class Ways:
         self.names = ["copy_alone", "torch_save", "hotloop_within", "hotloop_beside", "checkpointer", "dcp_async"]  # fmt: skip
         self.peers: dict[str, Callable[[], object]] = {}
         for peer, module in ((hf_trainer, "accelerate"), (lightning_trainer, "lightning")):
-            if importlib.util.find_spec(module) is not None:
+            if not on_gpu and importlib.util.find_spec(module) is not None:
                 (directory / peer.__name__).mkdir()
                 self.peers[peer.__name__] = peer(state["model"], directory / peer.__name__)
-        self.names += self.peers
+        self.names += ["dcp_pinned"] if on_gpu else self.peers
+        if on_gpu:
+            from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+            self.stager = DefaultStager(StagingOptions(use_pinned_memory=True, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=True))  # fmt: skip
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
     def place(self) -> Path:
@@ -182,9 +191,12 @@ class Ways:
         assert ended is not None
         return lambda: not ended.is_set()
 
-    def dcp_async(self) -> Still:
+    def dcp_pinned(self) -> Still:
+        return self.dcp_async(async_stager=self.stager)
+
+    def dcp_async(self, **named: Any) -> Still:
         flat = {f"{file}.{name}": each for file, group in self.state.items() for name, each in group.items()}  # fmt: skip
-        future = dcp.async_save(flat, checkpoint_id=str(self.place()))
+        future = dcp.async_save(flat, checkpoint_id=str(self.place()), **named)
         return lambda: not future.done()
 
 
@@ -193,11 +205,15 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--ways", nargs="+")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     given.directory.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    left, right = torch.randn(768, 768), torch.randn(768, 768)
+    on_gpu = given.device != "cpu"
+    width = 4096 if on_gpu else 768
+    left, right = (torch.randn(width, width, device=given.device) for _ in range(2))
 
     def step() -> float:
         start = time.perf_counter()
@@ -206,8 +222,8 @@ def main() -> None:
         return time.perf_counter() - start
 
     with tempfile.TemporaryDirectory(dir=given.directory) as folder:
-        ways = Ways(state_of(given.megabytes), Path(folder))
-        names = ways.names
+        ways = Ways(state_of(given.megabytes, given.device), Path(folder), on_gpu=on_gpu)
+        names = given.ways or ways.names
         seen: dict[str, dict[str, list[float]]] = {
             name: {"stall": [], "durable": [], "beside": []} for name in names
         }
@@ -230,6 +246,7 @@ def main() -> None:
         "rounds": given.rounds,
         "torch": torch.__version__,
         "machine": platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "cpus": torch.get_num_threads(),
         "seconds": seen,
     }

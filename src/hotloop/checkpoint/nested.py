@@ -22,6 +22,8 @@ _NATIVE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int
 _LISTS: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset, "$size": torch.Size}  # fmt: skip
 _MAPPINGS: dict[str, Any] = {"$dict": dict, "$ordered": OrderedDict, "$counter": Counter}
 _TAGS = {kind: tag for tag, kind in (_LISTS | _MAPPINGS).items()}
+PINNED_BYTES = 1 << 20
+"""Smaller tensors are copied to ordinary memory: pinning takes longer."""
 _DEEPEST = MAX_DEPTH - 6
 """Of the JSON that is written, with what stands around it."""
 
@@ -115,15 +117,31 @@ def reason_not_plain(value: Tensor) -> str | None:
 
 def copied(tensors: dict[str, Tensor], into: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copies on the CPU, as they are written. Memory of `into` is used again: new pages take most of a copy's time."""
-    copies = {}
+    copies, streams = {}, set()
     for name, tensor in tensors.items():
         if tensor.dtype not in _NATIVE:
             tensor = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         to = into.get(name)
         if to is None or (to.shape, to.dtype) != (tensor.shape, tensor.dtype):
-            to = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        copies[name] = to.copy_(tensor)
+            to = _memory(tensor)
+        copies[name] = to.copy_(tensor, non_blocking=True)
+        if tensor.is_cuda:
+            streams.add(torch.cuda.current_stream(tensor.device))
+    for (
+        stream
+    ) in streams:  # the next step may change what is being copied, and a thread reads the copies
+        stream.synchronize()
     return copies
+
+
+def _memory(like: Tensor) -> Tensor:
+    """Room on the CPU; of large tensors of a GPU pinned, which is copied to several times as fast."""
+    if like.is_cuda and like.nbytes >= PINNED_BYTES:
+        try:
+            return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)
+        except RuntimeError:  # as much as may be pinned is
+            pass
+    return torch.empty(like.shape, dtype=like.dtype, device="cpu")
 
 
 def decode(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -30,6 +30,7 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("sdpa", "the fused kernel is the safer choice here; not measured")
 
 
+LEAST_FLEX_WIDTH = 16
 KERNELS = ("flash", "efficient", "cudnn", "math")
 """Of scaled_dot_product_attention."""
 
@@ -46,6 +47,8 @@ def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | N
     if value == "flex":
         if not config["train.compile"]:
             return "uncompiled, FlexAttention writes out all scores"
+        if config["model.width"] // config["model.heads"] < LEAST_FLEX_WIDTH:
+            return f"FlexAttention takes heads of {LEAST_FLEX_WIDTH} channels or more"
         return "FlexAttention drops nothing: `model.dropout` is above 0" if drops else _of(masks)
     if on_cpu:
         return "torch's flash kernel for CPUs takes no dropout" if drops else None

@@ -22,7 +22,11 @@ WAYS: tuple[tuple[dict[str, Any], str], ...] = (
 """Settings that make a training smaller beside its microbatch, by what they cost it, and what that is."""
 
 
-def ways_left(flat: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
+OF_THE_HOST = frozenset({"checkpoint.background", "train.host_memory"})
+"""Ways that change nothing in a GPU's memory."""
+
+
+def ways_left(flat: Mapping[str, Any], *, on_cpu: bool) -> list[tuple[dict[str, Any], str]]:
     """Those that a config with these settings does not have already. What is `auto` to the end takes memory where it is left."""
 
     def has(key: str, value: Any) -> bool:
@@ -31,7 +35,8 @@ def ways_left(flat: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
             return bool(given)
         return given in (value, "auto") or (value == "selective" and given != "none")
 
-    return [(c, why) for c, why in WAYS if not all(has(key, c[key]) for key in c)]
+    ways = [(c, why) for c, why in WAYS if on_cpu or OF_THE_HOST.isdisjoint(c)]
+    return [(c, why) for c, why in ways if not all(has(key, c[key]) for key in c)]
 
 
 REFUSALS = (

@@ -130,8 +130,8 @@ def ways_of_config(flat: Mapping[str, Any], note: MemoryNote | None) -> tuple[st
             "smaller products"
         )
     on_cpu = note is None or not note.device.startswith("cuda")
-    for changes, effect in ways_left(flat):
-        if not NOT_TOLD & changes.keys() and (on_cpu or "train.host_memory" not in changes):
+    for changes, effect in ways_left(flat, on_cpu=on_cpu):
+        if not NOT_TOLD & changes.keys():
             words = " ".join(f"{k}={str(v).lower()}" for k, v in changes.items())
             ways.append(f"{words}: {effect}")
     if _mostly_held(note):

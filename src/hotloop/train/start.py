@@ -119,6 +119,7 @@ def start(
         uploader = Uploader(config.checkpoint, config.name, warn)
         uploader.remote.listed(attempts=2)  # before the text is opened, which may take long
     memory = MemoryWatch(directory, str(ranks.rank))
+    memory.device = device  # before there is a model: moving it there may be refused
     with (
         opened_text(config, rendezvous, progress=progress, warn=warn) as text,
         locked(directory, wanted=ranks.is_first),
@@ -232,7 +233,8 @@ def follow(memory: MemoryWatch, run: Run) -> None:
     """Have the memory of this run watched."""
 
     def beside() -> dict[str, int]:
-        copied = sum(t.nbytes for held in list(run.snapshot.values()) for t in held.values())
+        held = [t for each in list(run.snapshot.values()) for t in each.values()]
+        copied = sum(t.nbytes for t in held if t.device.type == run.device.type)
         averaged = sum(p.nbytes for p in run.model.parameters()) if run.average is not None else 0
         return {"averaged weights": averaged, "copy of a save": copied}
 

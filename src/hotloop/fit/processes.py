@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class Processes:
     num_real: int = 0
     peaks: dict[int, int] = field(default_factory=dict)
     """Measured, by microbatch; of the whole context."""
+    kept_fraction: float | None = None
+    """Of the activations of a GPU's trace, what compiled steps keep; `None`: not known."""
     _rehearsed: dict[str, Rehearsed] = field(default_factory=dict)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Settings:
@@ -65,7 +67,22 @@ class Processes:
                 self._rehearsed[digest] = self._in_process(settings, digest)
             else:
                 self._rehearsed[digest] = predict(settings.config, self.vocabulary)
-        return self._rehearsed[digest]
+        found = self._rehearsed[digest]
+        if self.kept_fraction is None or not settings.config.train.compile:
+            return found
+        less = int((1 - self.kept_fraction) * found.activations_bytes)
+        return replace(
+            found,
+            activations_bytes=found.activations_bytes - less,
+            logits_bytes=int(self.kept_fraction * found.logits_bytes),
+            live_bytes=found.live_bytes - less,
+            steps_bytes=found.steps_bytes - less,
+            whole_bytes=found.whole_bytes - less,
+        )
+
+    @property
+    def compiles(self) -> bool | str:
+        return self.with_changes({}).config.train.compile
 
     def _in_process(self, settings: Settings, digest: str) -> Rehearsed:
         place = self.directory / f"rehearsal-{digest}"

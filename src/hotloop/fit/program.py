@@ -3,7 +3,8 @@
 ```
 rehearsed  the config, by processes that compute nothing (`train/rehearsal.py`); of a GPU a trace (`train/memory.py`)
 calibrated a real run of a few steps at a microbatch of 1 (of half the context where that is the config's): how much more
-           it takes than its rehearsal is what libraries take once they compute
+           it takes than its rehearsal is what libraries take once they compute; of a compiled model on a GPU two runs,
+           of a quarter and half of the microbatch, which also say what part of the traced activations is kept
 measured   a real run of the config itself, which the prediction never saw
 searched   a line through two rehearsals says which microbatch fills the memory; that one is rehearsed, too
 ```
@@ -34,10 +35,8 @@ NOT_EVEN_ADDRESSES = 1 << 62
 LOOKS = 4
 """Rehearsals with which the largest microbatch is looked for."""
 CONTEXT = "model.context"
-OF_A_GPU = (
-    "the CUDA context, and what the GPU's allocator keeps beyond its tensors",
-    "what a compiler leaves out: the uncompiled model was traced, which takes more",
-)
+OF_A_GPU = "the CUDA context, and what the GPU's allocator keeps beyond its tensors"
+LEFT_OUT = "what a compiler leaves out: the uncompiled model was traced, which takes more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,9 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
     if runs:
         changes = _smaller(size, config.model.context, accumulated)
         try:
+            if processes.machine.device_type != "cpu" and processes.compiles and size >= 4:
+                changes = _see_what_is_kept(processes, size, accumulated, limit) or changes
+                asked = processes.rehearse(short({MICROBATCH: size}, accumulated))
             offset = _more_than_rehearsed(processes, changes, limit)
             calibration = words(changes)
         except CommandFailed as error:
@@ -71,8 +73,10 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
     else:
         unknown.append("what libraries take once they compute: no real run was made")
     if processes.machine.device_type != "cpu":
-        unknown += OF_A_GPU
-        if processes.with_changes({}).config.train.compile in WITH_GRAPHS:
+        unknown.append(OF_A_GPU)
+        if processes.compiles and processes.kept_fraction is None:
+            unknown.append(LEFT_OUT)
+        if processes.compiles in WITH_GRAPHS:
             unknown.append("the memory that CUDA graphs keep for themselves")
     predicted, whole = asked.steps_bytes + offset, asked.whole_bytes + offset
     measured = None
@@ -134,7 +138,26 @@ def _more_than_rehearsed(processes: Processes, changes: Mapping[str, Any], limit
     rehearsed = processes.rehearse(changes).steps_bytes
     if rehearsed > limit.here_bytes:
         raise CommandFailed("out of memory", returncode=-9)
-    return peak_bytes(processes.run(changes, steps=MEASURED_STEPS)) - rehearsed
+    known = None if CONTEXT in changes else processes.peaks.get(changes[MICROBATCH])
+    return (known or peak_bytes(processes.run(changes, steps=MEASURED_STEPS))) - rehearsed
+
+
+def _see_what_is_kept(
+    processes: Processes, size: int, accumulated: int, limit: Limit
+) -> dict[str, Any] | None:
+    """Of the activations of a trace, the part that the compiled steps keep: by how two real runs differ. Returns the larger one's changes.
+
+    Not of a microbatch of 1, whose peak may be where the optimizer works.
+    """
+    pair = [short({MICROBATCH: size // part}, accumulated) for part in (4, 2)]
+    few, many = map(processes.rehearse, pair)
+    if many.steps_bytes > limit.here_bytes:
+        return None
+    less, more = (peak_bytes(processes.run(each, steps=MEASURED_STEPS)) for each in pair)
+    left_out = many.steps_bytes - few.steps_bytes - (more - less)
+    kept = 1 - left_out / (many.activations_bytes - few.activations_bytes)
+    processes.kept_fraction = max(kept, 0.0)
+    return pair[1]
 
 
 def _parts(asked: Rehearsed, offset: int) -> dict[str, int]:
@@ -184,7 +207,7 @@ def _largest(
             return 1, peaks[1]
         peaks[2] = whole(2)
     most = min(most, MOST_SEQUENCES)
-    compiles = processes.with_changes({}).config.train.compile
+    compiles = processes.compiles and processes.machine.device_type == "cpu"
     for _ in range(LOOKS):
         low, *_, high = sorted(n for n, peak in peaks.items() if peak < NOT_EVEN_ADDRESSES)
         fit_so_far = max(each for each, peak in peaks.items() if peak <= limit_bytes)
@@ -225,9 +248,10 @@ def _ways(processes: Processes, offset: int, limit_bytes: int, largest: int) -> 
         found.append(Way(settings, rehearsed.whole_bytes + offset, effect))
         return True
 
-    singles = ways_left(processes.with_changes({}).config.flat())
-    if processes.machine.device_type != "cpu":
-        singles = [(c, why) for c, why in singles if "train.precision" in c]
+    on_cpu = processes.machine.device_type == "cpu"
+    singles = ways_left(processes.with_changes({}).config.flat(), on_cpu=on_cpu)
+    if not on_cpu:  # what a compiler leaves out is not in a trace
+        singles = [(c, why) for c, why in singles if "train.compile" not in c]
     no_split = not any(
         tried({}, each, "the same steps in more, smaller products")
         for each in smaller

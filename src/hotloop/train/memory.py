@@ -10,6 +10,7 @@ another story (`rehearsal.py`).
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -65,6 +66,8 @@ def predict(config: RunConfig, vocabulary: int) -> Rehearsed:
     to the peak. Raises `UsageError` where the model cannot embed the vocabulary.
     """
     shape = decoder_shape(config, vocabulary)
+    if shape.attention in ("efficient", "cudnn"):  # as flash, they keep no scores; a CPU has them not
+        shape = replace(shape, attention="sdpa")
     averages = config.averaging.name != "none"
     left_bytes = 0
     with FakeTensorMode(), _Live() as live:

@@ -48,6 +48,7 @@ class Attention(nn.Module):
         self.dropout = shape.dropout
         self.plain = shape.attention == "plain"
         self.kernel = PINNED.get(shape.attention)
+        self.repeats_heads = shape.attention == "efficient"
         self.flex = CausalFlex(shape.context) if shape.attention == "flex" else None
         self.qkv = nn.Linear(shape.width, sum(self.widths), bias=shape.bias)
         self.out = nn.Linear(shape.width, shape.width, bias=shape.bias)
@@ -94,6 +95,12 @@ class Attention(nn.Module):
         elif self.flex is not None and self.training and torch.compiler.is_compiling():
             mixed = self.flex(q, k, v)  # uncompiled it would write out all scores
         else:
+            shared_by = self.shared_by
+            if shared_by > 1 and k.is_cuda and (
+                self.repeats_heads or seen is not None or q.dtype == torch.float32
+            ):  # but for its efficient kernel, which knows none, a GPU would write out all scores
+                k, v = (t.repeat_interleave(shared_by, dim=1) for t in (k, v))
+                shared_by = 1
             with pinned(self.kernel if self.training else None):
                 mixed = F.scaled_dot_product_attention(
                     q,
@@ -102,7 +109,7 @@ class Attention(nn.Module):
                     attn_mask=seen,
                     dropout_p=dropout,
                     is_causal=seen is None,
-                    enable_gqa=self.shared_by > 1,
+                    enable_gqa=shared_by > 1,
                 )
         y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return F.dropout(y, dropout)

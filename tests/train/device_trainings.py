@@ -16,7 +16,9 @@ DEVICE = os.environ.get("HOTLOOP_TEST_DEVICE", "cuda")
 ON_GPU = DEVICE != "cpu"
 MARKS = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("default::UserWarning"),  # what torch says of a GPU is shown, and ends nothing
+    pytest.mark.filterwarnings(
+        "default::UserWarning"
+    ),  # what torch says of a GPU is shown, and ends nothing
     pytest.mark.skipif(ON_GPU and not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 only_there = pytest.mark.skipif(not ON_GPU, reason="a GPU alone has it")

@@ -96,8 +96,10 @@ class Attention(nn.Module):
             mixed = self.flex(q, k, v)  # uncompiled it would write out all scores
         else:
             shared_by = self.shared_by
-            if shared_by > 1 and k.is_cuda and (
-                self.repeats_heads or seen is not None or q.dtype == torch.float32
+            if (
+                shared_by > 1
+                and k.is_cuda
+                and (self.repeats_heads or seen is not None or q.dtype == torch.float32)
             ):  # but for its efficient kernel, which knows none, a GPU would write out all scores
                 k, v = (t.repeat_interleave(shared_by, dim=1) for t in (k, v))
                 shared_by = 1

@@ -66,7 +66,10 @@ def predict(config: RunConfig, vocabulary: int) -> Rehearsed:
     to the peak. Raises `UsageError` where the model cannot embed the vocabulary.
     """
     shape = decoder_shape(config, vocabulary)
-    if shape.attention in ("efficient", "cudnn"):  # as flash, they keep no scores; a CPU has them not
+    if shape.attention in (
+        "efficient",
+        "cudnn",
+    ):  # as flash, they keep no scores; a CPU has them not
         shape = replace(shape, attention="sdpa")
     averages = config.averaging.name != "none"
     left_bytes = 0

@@ -16,7 +16,10 @@ from hotloop.optimizations.compiling import BLOCKS
 def compile_model(model: Decoder, how: bool | str, *, backend: str = "inductor") -> None:
     """Compile in place, as `train.compile` says: the type and the names of the weights stay what they were."""
     _add_up_embeddings_in_order()
-    for advice in ("TensorFloat32 tensor cores", r"\s*Online softmax is disabled"):  # of a GPU; `train.precision` decides
+    for advice in (
+        "TensorFloat32 tensor cores",
+        r"\s*Online softmax is disabled",
+    ):  # of a GPU; `train.precision` decides
         warnings.filterwarnings("ignore", advice, UserWarning)
     if how != BLOCKS:
         model.compile(dynamic=False, backend=backend, mode=None if how is True else how)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
-from hotloop.probe.attach.operators import device_seconds, length, thread_seconds
+from hotloop.probe.attach.operators import device_seconds, length, summed, thread_seconds
 
 MS = 1_000_000
 
@@ -18,6 +19,30 @@ class Event:
     end: float
     index: int = 0
     type: str = "kernel"
+    number: int = 0
+    linked: int = 0
+
+    def correlation_id(self) -> int:
+        return self.number
+
+    def linked_correlation_id(self) -> int:
+        return self.linked
+
+    def device_type(self) -> SimpleNamespace:
+        on_host = self.type in ("cpu_op", "cuda_runtime")
+        return SimpleNamespace(name="CPU" if on_host else "CUDA")
+
+    def start_thread_id(self) -> int:
+        return 1
+
+    def sequence_nr(self) -> int:
+        return -1
+
+    def dtypes(self) -> list[str]:
+        return ["float"] if self.type == "cpu_op" else []
+
+    def shapes(self) -> list[list[int]]:
+        return []
 
     def name(self) -> str:
         return self.label
@@ -55,6 +80,21 @@ def test_device_is_at_work_on_any_stream_and_communicates_where_nothing_else_run
     assert device_seconds(events, 0) == pytest.approx((0.020, 0.008))
     assert device_seconds(events, 1) == pytest.approx((0.010, 0.0))
     assert device_seconds(events[3:5], 0) is None
+
+
+def test_a_kernel_is_its_operations_though_a_call_of_cuda_has_the_same_number() -> None:
+    events = [
+        Event("aten::mm", 0, 2, type="cpu_op", number=7),
+        Event("cudaLaunchKernel", 1, 2, type="cuda_runtime", number=1007, linked=7),
+        Event("aten::relu", 3, 4, type="cpu_op", number=8),
+        Event("cudaLaunchKernel", 3, 4, type="cuda_runtime", number=7, linked=8),
+        Event("cudaEventRecord", 5, 6, type="cuda_runtime", number=8),
+        Event("gemm", 10, 20, number=1007, linked=7),
+        Event("elementwise", 20, 21, number=7, linked=8),
+        Event("Optimizer.step#SGD.step", 10, 21, type="gpu_user_annotation"),
+    ]
+    found = {use.name: use.device_s for use in summed(events, 1).operators if use.device_s}
+    assert found == pytest.approx({"aten::mm": 0.010, "aten::relu": 0.001})
 
 
 def test_collectives_on_a_cpu_are_hidden_by_operations_alone() -> None:

@@ -115,7 +115,7 @@ def summed(
         own.sort(key=lambda event: (event.start_ns(), -event.duration_ns()))
         depended_on += depended_on_ns(own, between, updates_by_hand=updates_by_hand)
         _nest(own, sums, by_correlation, dtypes, attention)
-    for event in device:
+    for event in filter(_is_work, device):
         found = by_correlation.get(event.linked_correlation_id())
         (found or sums[event.name(), None]).device_ns += event.duration_ns()
     busy = device_seconds(device, device_index) if whole else None
@@ -152,7 +152,10 @@ def _nest(
         found = sums[name, dtype]
         found.num += 1
         found.self_ns += duration
-        by_correlation[event.correlation_id()] = found
+        if not event.linked_correlation_id() and not name.startswith("cu"):
+            by_correlation[event.correlation_id()] = (
+                found  # calls of CUDA have numbers of their own
+            )
         stack.append(_Open(start + duration, found, name))
         if name in _PRODUCTS and dtype:
             dtypes.add(dtype)

@@ -239,6 +239,7 @@ class StepClock:
     def _records(self) -> list[StepRecord]:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+            torch.cuda.set_sync_debug_mode("default")  # the script is over: losses may be read
         records: list[StepRecord] = []
         losses: list[float] = []
         start: float | torch.cuda.Event = self._started

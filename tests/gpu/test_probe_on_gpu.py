@@ -392,3 +392,28 @@ print(json.dumps(torch.cuda.get_device_name() if on_gpu else None))
     assert census.alloc_retries == 0
     assert (census.device_uuid or "").startswith("GPU-")
     assert ran.printed in (ran.directory / "clock-0.json").read_text()
+
+
+def test_a_loop_that_updates_by_hand_is_timed_by_the_gpu_as_well(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).to(device)
+x = torch.randn(256, 64, device=device)
+for step in range(40):
+    busy(0.004)
+    loss = model(x).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight -= 0.1 * weight.grad
+            weight.grad = None
+synchronize()
+""",
+        watched=True,
+    )
+    assert "failed" not in ran.complaints
+    assert len(ran.steps) >= 30
+    if ON_GPU:
+        assert ran.census.device == "cuda:0"
+        assert median(sum((each.device or {}).values()) for each in ran.counted) > 0.002

@@ -123,7 +123,9 @@ class Boundary:
                 return
             self.rule = "backward"
             watch.notes.append(NO_OPTIMIZER)
-            self._weights.keep(leaves_of(loss))
+            leaves = leaves_of(loss)
+            self._weights.keep(leaves)
+            self.device = next((each.device for each in leaves), self.device)
         if went_forward or not self._has_modules or not watch.step:
             watch.end_step()
 

@@ -138,7 +138,8 @@ def run_script(
     (directory / "train.py").write_text(PRELUDE + source)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOTLOOP")}
     own = Path(bootstrap.__file__).parent
-    environment["PYTHONPATH"] = os.pathsep.join([str(own), str(own.parents[2])])
+    more = [each for each in [os.environ.get("PYTHONPATH")] if each]
+    environment["PYTHONPATH"] = os.pathsep.join([str(own), str(own.parents[2]), *more])
     environment |= {DOCTOR: str(directory)} if watched else {}
     environment |= {STEP_CLOCK: str(directory), **clocked} if clocked is not None else {}
     if fixes:

@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(
         DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"
     ),
+    pytest.mark.filterwarnings("ignore"),  # of a driver and a build that are others there
 ]
 SOURCE = Path(__file__).parents[2] / "src"
 

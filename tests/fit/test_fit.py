@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli.main import run
-from hotloop.core.errors import CommandFailed, ExitCode
-from hotloop.fit.processes import is_for_memory
+from hotloop.core.errors import CommandFailed, ExitCode, UsageError
+from hotloop.core.progress import silent
+from hotloop.core.settings import load_settings
+from hotloop.fit.processes import Processes, is_for_memory
 from hotloop.fit.program import splits
 from hotloop.fit.proof import _spread
+from hotloop.hardware.gpus import known_gpu, machine_with
+from hotloop.optimizations.catalogue import resolve
 
 LARGER = ("model.width=256", "model.layers=3", "model.context=64", "train.microbatch=64")
 
@@ -120,3 +124,26 @@ def test_what_ends_for_memory_is_told_from_other_failures(
     returncode: int, do: str, expected: bool
 ) -> None:
     assert is_for_memory(CommandFailed("it failed", do=do, returncode=returncode)) is expected
+
+
+def test_a_compiled_gpu_training_keeps_a_part_of_the_traced_activations(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    words = ["train.compile=true", "train.attention=cudnn", "train.precision=bf16"]
+    settings = load_settings(tiny_config, words)
+    machine = machine_with(known_gpu("H100-80GB"))
+    processes = Processes(settings, machine, 257, tmp_path, silent)
+    whole = processes.rehearse({})
+    processes.kept_fraction = 0.25
+    part = processes.rehearse({})
+    assert part.activations_bytes == pytest.approx(whole.activations_bytes / 4, abs=1)
+    assert whole.steps_bytes - part.steps_bytes == whole.activations_bytes - part.activations_bytes
+    assert processes.rehearse({"train.compile": False, "train.attention": "sdpa"}) == whole
+
+
+def test_flex_attention_is_refused_for_narrow_heads(tiny_config: Path) -> None:
+    machine = machine_with(known_gpu("H100-80GB"))
+    words = ["train.compile=true", "train.attention=flex"]
+    with pytest.raises(UsageError, match="heads of 16 channels or more"):
+        resolve(load_settings(tiny_config, words), machine)
+    resolve(load_settings(tiny_config, [*words, "model.width=32"]), machine)

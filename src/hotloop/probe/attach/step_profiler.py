@@ -84,7 +84,9 @@ class StepProfiler:
         self._own = True
         try:
             self._profiler = torch.autograd.profiler.profile(
-                use_device="cuda" if _on_cuda() else None, record_shapes=True
+                use_device="cuda" if _on_cuda() else None,
+                use_kineto=True,  # without it torch asks events how long an operation took, and sees no kernel
+                record_shapes=True,
             )
             with _silent_kineto():
                 self._profiler.__enter__()

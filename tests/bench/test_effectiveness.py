@@ -186,6 +186,7 @@ def test_settings_of_a_config_are_measured_alone_whatever_they_bring(workdir: Pa
     assert first["rows"][0] in found["rows"]
     assert found["ledger"]["continued"]
     rows = {each["name"]: each for each in found["rows"]}
+    assert "optimizer.fused=false" not in rows  # as the config has it
     split = rows["train.microbatch=2 train.grad_accum_steps=2"]
     for row in rows.values():
         assert row["verdict"]["num_pairs"] == 4

@@ -75,6 +75,14 @@ def measured(
     raised.
     """
     if rounds:
+        command = examined.run.command
+        rounds = [
+            [
+                replace(each, values=tuple(v for v in each.values if each.changes(v, command)))
+                for each in options
+            ]
+            for options in rounds
+        ]
         return tuning.tune(examined, rounds, again, work=work, campaign=EachAlone, **how), None
     return _fixes(examined, only, again, **how)
 

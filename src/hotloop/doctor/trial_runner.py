@@ -45,7 +45,7 @@ from hotloop.trial.measure import Workdir, is_finished, server_environment, tria
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.sandbox.layered import Layered
-from hotloop.trial.session import SessionResult, compare_arms
+from hotloop.trial.session import Beside, SessionResult, compare_arms
 from hotloop.trial.toggling import block_steps_for, counted_in_blocks
 
 BASELINE = "baseline"
@@ -312,6 +312,7 @@ class TrialRunner:
         toggled: Collection[str] = (),
         times: int = 1,
         alpha: Sequence[float] | None = None,
+        beside: Beside | None = None,
     ) -> SessionResult:
         """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises, and `refuse_writes`.
 
@@ -326,13 +327,9 @@ class TrialRunner:
         else:
             shown = self.plan_for(fixes, times=times)
         assert shown is not None
-        plan = replace(
-            shown,
-            looks=LOOKS,
-            # Another order for each comparison, the same one when it is continued.
-            seed=crc32(place.encode()),
-            timeout_s=self._timeout_of(shown),
-        )
+        plan = self.planned_at(place, shown)
+        if beside is not None:  # in a round
+            slower_start_s += len(beside.others) * self.costs.process_s(plan.num_steps)
         time_left = TimeLeft(
             self, shown, slower_start_s=slower_start_s, reserved=reserved, follows_s=follows_s
         )
@@ -350,6 +347,7 @@ class TrialRunner:
                 over="all" if any(fix.technique.over == "all" for fix in fixes) else "steady",
                 alpha=alpha,
                 pairs_now=pairs_now,
+                beside=beside,
                 cache=self.directory / TRIALS / "cache",
                 goes_on=time_left.for_more_pairs,
                 stop_now=time_left.is_up,
@@ -367,6 +365,12 @@ class TrialRunner:
         ):  # what it takes now, beside whatever else the machine does
             self.correct_costs(result.pairs[-1][0])
         return with_doubts(result, fixes)
+
+    def planned_at(self, place: str, shown: TrialPlan) -> TrialPlan:
+        """The plan of pairs that lie there."""
+        # Another order for each comparison, the same one when it is continued.
+        seed, timeout_s = crc32(place.encode()), self._timeout_of(shown)
+        return replace(shown, looks=LOOKS, seed=seed, timeout_s=timeout_s)
 
     def ledger(
         self,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from hotloop.core.errors import UsageError
 
@@ -56,20 +58,34 @@ def process_seed(seed: int, place: str) -> str:
 ORDERS_AT_ONCE = 6
 
 
-def candidate_first(num_pairs: int, seed: int) -> tuple[bool, ...]:
-    """Per pair, whether the candidate runs first: drawn for each, and neither order much rarer than the other.
+def round_orders(num_rounds: int, names: Sequence[str], seed: int) -> list[list[str]]:
+    """Per round, the order in which its processes run: drawn for each, and of no two of them one order is much rarer.
 
-    Of the first four pairs each order has one at least, of each six two. Orders that follow a rule (ABBA) beat in
-    time with load that comes and goes: a job every fourth process slows the same arm in pair after pair. What
-    running second costs is taken out by the judge.
+    Of the first four rounds each order of any two has one at least, of each six two. Orders that follow a rule (ABBA)
+    beat in time with load that comes and goes: a job every fourth process slows the same arm in pair after pair. As what
+    is asked of the draw is the same for any two, no name is likelier at any place than another.
     """
     generator = random.Random(f"order {seed}")
-    order: list[bool] = []
-    while len(order) < num_pairs:
-        drawn = [generator.random() < 0.5 for _ in range(ORDERS_AT_ONCE)]
-        shown = drawn[: min(num_pairs - len(order), ORDERS_AT_ONCE)]
+    rounds: list[list[str]] = []
+    while len(rounds) < num_rounds:
+        drawn = [generator.sample(names, len(names)) for _ in range(ORDERS_AT_ONCE)]
+        shown = drawn[: min(num_rounds - len(rounds), ORDERS_AT_ONCE)]
         least = max(len(shown) // 3, 1) if len(shown) > 1 else 0
-        early = len(order) or num_pairs < 4 or 0 < sum(drawn[:4]) < 4
-        if early and least <= sum(shown) <= len(shown) - least:
-            order += shown
-    return tuple(order)
+        is_short = bool(rounds) or num_rounds < 4
+        firsts = (
+            [order.index(one) < order.index(other) for order in drawn]
+            for one, other in combinations(names, 2)
+        )
+        if all(
+            (is_short or 0 < sum(first[:4]) < 4)
+            and least <= sum(first[: len(shown)]) <= len(shown) - least
+            for first in firsts
+        ):
+            rounds += shown
+    return rounds
+
+
+def candidate_first(num_pairs: int, seed: int) -> tuple[bool, ...]:
+    """Per pair, whether the candidate runs first. What running second costs is taken out by the judge."""
+    orders = round_orders(num_pairs, ("baseline", "candidate"), seed)
+    return tuple(first == "candidate" for first, _ in orders)

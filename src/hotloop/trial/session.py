@@ -17,9 +17,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from zlib import crc32
 
 from hotloop import __version__
 from hotloop.core.errors import CommandFailed, Interrupted, UsageError
@@ -34,8 +35,16 @@ from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
 from hotloop.trial.forking import NO_SERVERS, ForkServer, ForkServers
 from hotloop.trial.isolation import SESSION_MARK
-from hotloop.trial.measure import Workdir, is_finished, server_environment, trial
-from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
+from hotloop.trial.measure import (
+    MEASUREMENT_FILE,
+    Workdir,
+    is_finished,
+    load_measurement,
+    server_environment,
+    store_measurement,
+    trial,
+)
+from hotloop.trial.plan import TrialPlan, candidate_first, process_seed, round_orders
 from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.toggling import SETTLING, ToggleSchedule, halves, off_halves, toggle_schedule
 
@@ -43,6 +52,21 @@ PLAN_SCHEMA = "hotloop.plan/1"
 
 Pair = tuple[Measurement, Measurement]
 Judge = Callable[..., Verdict]
+Turn = tuple[Arm, Path, int]
+"""Whose process, where it lies, and whether it is the second of its pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Comparisons with the same baseline over the same steps, measured in rounds: one process of the baseline is in a pair with each.
+
+    As the order of all is drawn, any of them is as likely before the baseline as after it, and as far away.
+    """
+
+    names: tuple[str, ...]
+    """Of all candidates that the order is drawn for, also of those that need no more pairs."""
+    others: tuple[tuple[Path, Arm, TrialPlan], ...]
+    """Directory, candidate and plan of each comparison that needs some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +94,7 @@ def compare_arms(
     over: JudgedSteps = "steady",
     alpha: Sequence[float] | None = None,
     pairs_now: int | None = None,
+    beside: Beside | None = None,
     cache: Path | None = None,
     workdir: Workdir | None = None,
     servers: ForkServers = NO_SERVERS,
@@ -82,7 +107,8 @@ def compare_arms(
 
     over: which of the counted steps decide. alpha: error of each look, see `compare`. parity: known from runs
     of its own; `None` judges the losses of these pairs.
-    pairs_now: stop after so many, to go on or not in another call.
+    pairs_now: stop after so many, to go on or not in another call. beside: measured with it; each is judged by a call of
+    its own, which finds its pairs made.
     stop_now: asked before each pair to measure but the first, with what the pairs so far show and how many of them are of
     this call; `True` ends it there. What they show may be a reason to go on to the next look, never to end. goes_on: asked after it, at a planned look that
     decided nothing; `False` ends it there.
@@ -98,7 +124,12 @@ def compare_arms(
     except OSError as error:
         raise storage_error(error, directory, "make the directory") from error
     with alone_in(directory):
-        _store_plan(directory, baseline, candidate, plan, workdir)
+        for place, arm, its_plan in (
+            (directory, candidate, plan),
+            *(beside.others if beside else ()),
+        ):
+            place.mkdir(parents=True, exist_ok=True)
+            _store_plan(place, baseline, arm, its_plan, workdir)
         session = _Session(
             directory,
             plan,
@@ -108,6 +139,7 @@ def compare_arms(
             on_pair,
             servers=servers if isinstance(workdir, Layered) else NO_SERVERS,
             pairs_now=pairs_now,
+            beside=beside,
             goes_on=goes_on,
             stop_now=stop_now,
             settling=0 if over == "all" else SETTLING,
@@ -144,6 +176,7 @@ class _Session:
     on_pair: Callable[[PairProgress], None]
     servers: ForkServers
     pairs_now: int | None
+    beside: Beside | None
     goes_on: Callable[[Verdict], bool]
     stop_now: Callable[[Verdict, int], bool]
     settling: int = SETTLING
@@ -151,6 +184,10 @@ class _Session:
     num_done: int = 0
     interim: Verdict | None = None
     """Of the pairs that were made."""
+    rounds: list[list[str]] = field(default_factory=list)
+    """Names in the order of their turns."""
+    failed: set[str] = field(default_factory=set)
+    """Of the others: each fails again in a call of its own, which says so."""
 
     @property
     def num_trials(self) -> int:
@@ -165,7 +202,12 @@ class _Session:
         each = 1 if candidate.toggled else 2
         finished = sum(map(is_finished, self.directory.glob("pair-*"))) // each
         order = candidate_first(self.plan.looks[-1], self.plan.seed)
-        for number, swapped in enumerate(order, 1):
+        if self.beside is not None:
+            names = (baseline.name, *self.beside.names)
+            self.rounds = round_orders(self.plan.looks[-1], names, crc32(" ".join(names).encode()))
+            order = tuple(_is_before(candidate, baseline, each) for each in self.rounds)
+        for number, drawn in enumerate(order, 1):
+            swapped = _ran_first(self.directory, number, baseline, candidate, drawn=drawn)
             self.on_pair(PairProgress(number, self.plan.looks[-1], self.interim))
             pairs.append(
                 self._pair(
@@ -202,9 +244,15 @@ class _Session:
             self.directory / f"{kind}-{number:02d}-{'ab'[position]}-{arm.name}"
             for position, arm in enumerate(arms)
         ]
-        server = self._server(arms, places)
-        measured = []
-        for position, (arm, place) in enumerate(zip(arms, places, strict=True)):
+        base, own = places[swapped], places[not swapped]
+        turns, others = [*zip(arms, places, (0, 1))], list[Turn]()
+        if kind == "pair" and self.beside is not None and not all(map(is_finished, places)):
+            order = self.rounds[number - 1]
+            others = self._others(number, first, base)
+            turns = sorted([*turns, *others], key=lambda turn: order.index(turn[0].name))
+        server = self._server([arm for arm, _, _ in turns], places)
+        measured: dict[Path, Measurement] = {}
+        for arm, place, position in turns:
             plan = Plan(
                 warmup_steps=self.plan.warmup_steps,
                 steps=self.plan.steps,
@@ -212,9 +260,38 @@ class _Session:
                 pair=number,
                 position=position,
             )
-            measured.append(self._trial(place, arm, plan, f"{what}: {arm.name}", server))
-            self.num_done += 1
-        return (measured[1], measured[0]) if swapped else (measured[0], measured[1])
+            try:
+                measured[place] = self._trial(place, arm, plan, f"{what}: {arm.name}", server)
+            except CommandFailed:
+                if place in places:
+                    raise
+                self.failed.add(arm.name)
+            self.num_done += place in places
+            self._share(number, first, base, others)
+        return measured[base], measured[own]
+
+    def _others(self, number: int, baseline: Arm, base: Path) -> list[Turn]:
+        """The candidates of this round beside the session's own. base: where its process of the baseline lies."""
+        assert self.beside is not None
+        found = []
+        for directory, arm, _ in self.beside.others:
+            drawn = _is_before(arm, baseline, self.rounds[number - 1]) and not is_finished(base)
+            position = int(not _ran_first(directory, number, baseline, arm, drawn=drawn))
+            place = directory / f"pair-{number:02d}-{'ab'[position]}-{arm.name}"
+            if arm.name not in self.failed:
+                found.append((arm, place, position))
+        return found
+
+    def _share(self, number: int, baseline: Arm, base: Path, others: Sequence[Turn]) -> None:
+        """Put the process of the baseline into each comparison whose candidate has had its turn."""
+        for _, place, position in others:
+            name = f"pair-{number:02d}-{'ba'[position]}-{baseline.name}"
+            shared = place.parent / name / MEASUREMENT_FILE
+            if is_finished(base) and is_finished(place) and not shared.exists():
+                measured = load_measurement(base / MEASUREMENT_FILE)
+                plan = replace(measured.plan, position=1 - position)
+                shared.parent.mkdir(exist_ok=True)
+                store_measurement(shared, replace(measured, plan=plan))
 
     def _toggled(self, number: int, up_to: int, baseline: Arm, candidate: Arm) -> Pair:
         """One process, and its two halves."""
@@ -276,6 +353,18 @@ class _Session:
             except CommandFailed as error:  # perhaps only since it was forked
                 self.servers.give_up(error.what)
         return run()
+
+
+def _is_before(one: Arm, other: Arm, order: Sequence[str]) -> bool:
+    return order.index(one.name) < order.index(other.name)
+
+
+def _ran_first(directory: Path, number: int, baseline: Arm, candidate: Arm, *, drawn: bool) -> bool:
+    """Whether the candidate is the first of this pair: as it was begun, be it in a round of several, else as `drawn`."""
+    pair = f"pair-{number:02d}"
+    begun = {place.name for place in directory.glob(f"{pair}-*") if is_finished(place)}
+    first = {f"{pair}-a-{candidate.name}", f"{pair}-b-{baseline.name}"}
+    return not begun.isdisjoint(first) or (drawn and not begun)
 
 
 def _refuse_bad_arms(baseline: Arm, candidate: Arm, plan: TrialPlan) -> None:

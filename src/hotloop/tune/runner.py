@@ -25,7 +25,7 @@ from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
-from hotloop.trial.session import SessionResult
+from hotloop.trial.session import Beside, SessionResult
 from hotloop.tune.options import WORKERS, Option
 
 PATIENCE_S, TIMES_EXPECTED = 20.0, 6
@@ -76,7 +76,7 @@ class OptionRunner(TrialRunner):
         arm = replace(self.baseline, name=arm_name(name), command=command, env=env)
         return (self.with_work or partial(with_work, options=self.options))(arm)
 
-    def plan_for(self, fixes: Sequence[Fix], *, times: int = 1) -> TrialPlan | None:
+    def plan_for(self, fixes: Sequence[Fix], *, times: int = 1) -> TrialPlan:
         """With as many steps as the command makes with these values, and the patience that their work needs."""
         plan = super().plan_for(fixes, times=times)
         assert plan is not None  # values need no warm-up of their own
@@ -88,27 +88,48 @@ class OptionRunner(TrialRunner):
         return replace(plan, warmup_steps=warmup, steps=made - warmup, timeout_s=timeout_s)
 
     def timed(
-        self, stacked: Sequence[Fix], fixes: Sequence[Fix], parity: Parity, of: str = "", **how: Any
+        self,
+        stacked: Sequence[Fix],
+        fixes: Sequence[Fix],
+        parity: Parity,
+        of: str = "",
+        others: Sequence[Fix] = (),
+        group: Sequence[Fix] = (),
+        **how: Any,
     ) -> SessionResult:
         """Pairs of the command with `fixes` against that with `stacked`, over fewer steps where it makes fewer.
 
-        of: begins the name of their place. how: of `compare`, which says what is raised.
+        of: begins the name of their place. others: values of the `group` that get pairs in the same rounds. how: of
+        `compare`, which says what is raised.
         """
         baseline = self.with_fixes("without", stacked) if stacked else self.baseline
         arm = self.with_fixes(of + "-".join(fix.name for fix in fixes), fixes)
         how = {"reserved": self.must_confirm, "parity": parity, **how}
         while True:
-            plan = self.plan_for(fixes)
-            assert plan is not None
-            digests = self._digest(baseline, plan.warmup_steps), self._digest(arm, plan.steps)
-            how |= {"place": f"{arm.name}-{''.join(digests)}", "parity_class": parity.parity_class}
+            names = tuple(arm_name(each.name) for each in group)
+            rounds = Beside(names, tuple(self._planned(baseline, [each]) for each in others))
+            directory, _, _ = self._planned(baseline, fixes, arm)
+            how |= {"place": directory.name, "parity_class": parity.parity_class}
             try:
-                return self.compare(baseline, arm, fixes=fixes, **how)
+                return self.compare(
+                    baseline, arm, fixes=fixes, beside=rounds if group else None, **how
+                )
             except CommandFailed as error:
                 made = _steps_made(error)
+                plan = self.plan_for(fixes)
                 if error.arm != arm.name or not LEAST_STEPS <= made < plan.num_steps:
                     raise
                 self.most_steps |= {fix.name: made for fix in fixes if fix not in stacked}
+                others = group = ()  # which make more steps
+
+    def _planned(
+        self, baseline: Arm, fixes: Sequence[Fix], arm: Arm | None = None
+    ) -> tuple[Path, Arm, TrialPlan]:
+        """Where the pairs of an arm lie, it, and their plan."""
+        arm, plan = arm or self.with_fixes(fixes[0].name, fixes), self.plan_for(fixes)
+        digests = self._digest(baseline, plan.warmup_steps), self._digest(arm, plan.steps)
+        place = f"{arm.name}-{''.join(digests)}"
+        return self.place_of(place), arm, self.planned_at(place, plan)
 
 
 def with_work(arm: Arm, options: Sequence[Option]) -> Arm:

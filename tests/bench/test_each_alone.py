@@ -121,6 +121,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def call(
         speeds: dict[str, float], *, left_s: float = 1000.0, most: int | None = None
     ) -> tuple[Runner, Ledger]:
+        runner = Runner(speeds, tmp_path, left_s=left_s, most=most)
         monkeypatch.setattr(EachAlone, "_parity", lambda self, asked: runner.learn(*asked))
         monkeypatch.setattr(
             "hotloop.bench.each_alone.unfinished_runs",
@@ -129,7 +130,6 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(
             "hotloop.bench.each_alone.with_costs", lambda runner, value, entry, result: entry
         )
-        runner = Runner(speeds, tmp_path, left_s=left_s, most=most)
         nothing_found = Diagnosis("balanced", Steps(9, 1, 0.1))
 
         def value(name: str) -> Fix:

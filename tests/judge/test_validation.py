@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import judge_validation as validation
 import numpy as np
 import pytest
 
+from hotloop.judge.compare import Pair
 from hotloop.judge.looks import LOOKS
+from hotloop.trial.plan import round_orders
 
 
 def test_false_improved_at_most_three_in_hundred_on_recorded_aa_runs() -> None:
@@ -34,6 +37,38 @@ def test_false_improved_at_most_three_in_hundred_on_simulated_machines(name: str
     )
     assert outcomes["improved"] <= 0.03 * 150, outcomes
     assert outcomes["regressed"] <= 0.03 * 150, outcomes
+
+
+def rounds(times: list[Any], seed: int, num: int = 5) -> list[str]:
+    """Outcomes of so many candidates that share a process of the baseline in each round, and differ in nothing."""
+    names = ["baseline", *map(str, range(num))]
+    pairs: dict[str, list[Pair]] = {name: [] for name in names[1:]}
+    for number, order in enumerate(round_orders(LOOKS[-1], names, seed)):
+        made = dict(zip(order, times[number * len(names) :]))
+        for name, ours in pairs.items():
+            last = int(order.index(name) > order.index("baseline"))
+            runs = (("baseline", made["baseline"], 1 - last), ("candidate", made[name], last))
+            one, other = (validation.measurement(a, t, number, at) for a, t, at in runs)
+            ours.append((one, other))
+    return [validation.judged(each).outcome for each in pairs.values()]
+
+
+@pytest.mark.parametrize("name", ["two_threads", "shared", "two states", "tenant"])
+def test_false_claims_are_as_rare_where_candidates_share_the_process_of_the_baseline(
+    name: str,
+) -> None:
+    random, size, outcomes = np.random.default_rng(24), 6 * LOOKS[-1], Counter[str]()
+    runs = validation.recorded_sets().get(name, [])
+    for seed in range(20):
+        if runs:
+            start = int(random.integers(len(runs) - size + 1))
+            times = runs[start : start + size]
+        else:
+            times = validation.simulated_times(validation.DESIGNS[name], size, random)
+        outcomes.update(rounds(times, seed))
+    assert outcomes.total() == 100
+    assert outcomes["improved"] <= 3, outcomes
+    assert outcomes["regressed"] <= 3, outcomes
 
 
 def test_a_gain_of_six_per_cent_is_seen_on_a_quiet_machine() -> None:

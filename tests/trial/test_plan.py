@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections import Counter
+from itertools import combinations
+
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.trial.plan import TrialPlan, candidate_first
+from hotloop.trial.plan import TrialPlan, candidate_first, round_orders
 
 
 def plan(**changes: object) -> TrialPlan:
@@ -30,6 +33,19 @@ def test_order_is_drawn_from_the_seed_for_each_pair_by_itself() -> None:
 
 def test_shorter_order_is_the_beginning_of_a_longer_one() -> None:
     assert candidate_first(10, 1)[:6] == candidate_first(6, 1)
+
+
+def test_of_any_two_in_rounds_neither_order_is_rare_and_none_has_a_place_of_its_own() -> None:
+    names, first = ["baseline", *"abcde"], Counter[str]()
+    for seed in range(60):
+        rounds = round_orders(10, names, seed)
+        assert all(sorted(order) == sorted(names) for order in rounds)
+        for one, other in combinations(names, 2):
+            before = [order.index(one) < order.index(other) for order in rounds]
+            assert 0 < sum(before[:4]) < 4
+            assert 2 <= sum(before[:6]) <= 4
+        first.update(order[0] for order in rounds)
+    assert all(60 < first[name] < 140 for name in names), first
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hotloop.core.progress import PairProgress
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import list_workdir
 from hotloop.trial.plan import TrialPlan
-from hotloop.trial.session import SessionResult, compare_arms
+from hotloop.trial.session import Beside, SessionResult, compare_arms
 
 PLAN = TrialPlan(warmup_steps=0, steps=1, timeout_s=30, looks=(4,), aa_pairs=1, seed=1)
 
@@ -250,3 +251,61 @@ def test_finished_pairs_are_no_reason_to_end_a_comparison(
             stop_now=stop_now,
         )
         assert asked == then_asked
+
+
+def in_rounds(
+    directory: Path, baseline: Arm, arms: Sequence[Arm], number: int
+) -> list[SessionResult]:
+    """Up to so many pairs of each, with the results in the order of `arms`."""
+    plan, names = replace(PLAN, aa_pairs=0), tuple(arm.name for arm in arms)
+    results = []
+    for place, arm in enumerate(arms):
+        others = tuple((directory / each.name, each, plan) for each in arms[place + 1 :])
+        how = {"plan": plan, "pairs_now": number, "beside": Beside(names, others)}
+        results.append(session(directory / arm.name, baseline, arm, **how))
+    return results
+
+
+def test_comparisons_in_rounds_share_the_process_of_the_baseline(tmp_path: Path) -> None:
+    plain, arms = sleeper("plain", 0.05), [sleeper(name, 0.0) for name in "xyz"]
+    results = in_rounds(tmp_path, plain, arms, 4)
+    by_round = zip(*(result.pairs for result in results), strict=True)
+    started = []
+    for pairs in by_round:
+        (shared,) = {baseline.started_at for baseline, _ in pairs}
+        own = [candidate.started_at or 0.0 for _, candidate in pairs]
+        # The order in a pair is that in time, and it is another one in each round.
+        for (baseline, candidate), at in zip(pairs, own, strict=True):
+            assert baseline.plan.position == 1 - candidate.plan.position
+            assert (candidate.plan.position == 0) == (at < (shared or 0.0))
+        started += [shared, *own]
+    assert len(set(started)) == 4 * 4
+    assert {tuple(c.plan.position for _, c in r.pairs) for r in results} != {(0, 0, 0, 0)}
+    assert [result.verdict.outcome for result in results] == ["improved"] * 3
+    assert in_rounds(tmp_path, plain, arms, 4) == results
+
+
+def test_rounds_that_were_cut_off_continue_with_what_they_had(tmp_path: Path) -> None:
+    plain, arms = sleeper("plain", 0.0), [sleeper(name, 0.0) for name in "xyz"]
+    in_rounds(tmp_path, plain, arms, 2)
+    # As a kill leaves it: some of a round, and of one that ran not even its file.
+    for lost in ("y/pair-02-*-y", "z/pair-02-*-plain", "z/pair-02-*-z", "x/pair-02-*-plain"):
+        (place,) = tmp_path.glob(lost)
+        shutil.rmtree(place)
+    before = {each.name: finished(tmp_path / each.name) for each in arms}
+    results = in_rounds(tmp_path, plain, arms, 4)
+    for arm, result in zip(arms, results, strict=True):
+        assert before[arm.name].items() < finished(tmp_path / arm.name).items()
+        assert len(finished(tmp_path / arm.name)) == 8
+        assert all(b.plan.position == 1 - c.plan.position for b, c in result.pairs)
+
+
+def test_a_comparison_that_fails_in_a_round_leaves_the_others_and_fails_by_itself(
+    tmp_path: Path,
+) -> None:
+    broken = Arm("y", (sys.executable, "-c", "raise SystemExit(3)"), "none")
+    plain, arms = sleeper("plain", 0.0), [sleeper("x", 0.0), broken, sleeper("z", 0.0)]
+    with pytest.raises(CommandFailed) as failed:
+        in_rounds(tmp_path, plain, arms, 4)
+    assert failed.value.arm == "y"
+    assert [len(finished(tmp_path / name)) for name in "xz"] == [8, 8]

@@ -167,8 +167,9 @@ class EachAlone(ValueTrials):
 
     def _measure(self, value: Fix, others: Sequence[Fix], group: Sequence[Fix], up_to: int) -> None:
         runner, parity = self.runner, self._parities[value.name]
-        how = {"others": others, "group": group, "pairs_now": up_to, "reserved": False}
-        result = runner.timed([], [value], parity, **how)
+        result = runner.timed(
+            [], [value], parity, others=others, group=group, pairs_now=up_to, reserved=False
+        )
         verdict = replace(result.verdict, parity=longer(parity, result))
         result = self._results[value.name] = replace(result, verdict=verdict)
         status, why = judged(result, value, is_live=False)

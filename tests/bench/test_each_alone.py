@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hotloop.bench.each_alone import EachAlone
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Diagnosis, Outcome, Parity, Steps, Verdict
-from hotloop.core.ledger import Ledger
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.budget import BudgetTooSmall
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import Costs
@@ -30,6 +31,10 @@ FAILS, HANGS = 0.0, -1.0
 """In place of a ratio."""
 
 
+def as_it_is(*args: Any, **how: Any) -> TriedFix:
+    return next(each for each in args if isinstance(each, TriedFix))
+
+
 class Runner:
     """Stands for the trials: a value multiplies the speed by its number in `speeds`; each pair takes a second."""
 
@@ -37,12 +42,15 @@ class Runner:
     loss_steps = 20
     costs = Costs(0.5, 0.0)
     warned: list[str]
+    otherwise = ""
+    """What learns something else."""
+    total_steps = None
     budget_s: float | None = None
 
     def __init__(self, speeds: dict[str, float], place: Path, *, left_s: float, most: int | None):
         self.speeds, self.directory, self.left_s, self.most_pairs = speeds, place, left_s, most
         self.budget_s = left_s
-        self.warned, self.learnt = [], list[str]()
+        self.warned, self.learnt = [], list[list[str]]()
         self.warn = self.warned.append
         self.made: dict[str, int] = {}
         self.compared: list[tuple[str, int]] = []
@@ -86,12 +94,14 @@ class Runner:
             self.made |= {each.name: num + 1 for each in together}
         return num
 
-    def learn(self, fix: Fix) -> Parity:
-        """Its losses take half a second."""
-        if fix.name not in self.learnt:
+    def learn(self, fixes: Sequence[Fix]) -> Parity:
+        """A run for losses takes half a second."""
+        names = [each.name for each in fixes]
+        if names not in self.learnt:
             self.left_s -= 0.5
-            self.learnt.append(fix.name)
-        return Parity("same", "bitwise")
+            self.learnt.append(names)
+        is_same = self.otherwise not in names
+        return Parity("same" if is_same else "different", "bitwise", reason="so it is")
 
     def plan_for(self, fixes: list[Fix]) -> TrialPlan:
         return TrialPlan(3, 10, 60.0)
@@ -119,17 +129,21 @@ class Runner:
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def call(
-        speeds: dict[str, float], *, left_s: float = 1000.0, most: int | None = None
+        speeds: dict[str, float],
+        *,
+        left_s: float = 1000.0,
+        most: int | None = None,
+        otherwise: str = "",
     ) -> tuple[Runner, Ledger]:
         runner = Runner(speeds, tmp_path, left_s=left_s, most=most)
-        monkeypatch.setattr(EachAlone, "_parity", lambda self, asked: runner.learn(*asked))
+        runner.otherwise = otherwise
+        monkeypatch.setattr(EachAlone, "_parity", lambda self, asked: runner.learn(asked))
         monkeypatch.setattr(
             "hotloop.bench.each_alone.unfinished_runs",
-            lambda runner, arm, fixes: int(fixes[0].name not in runner.learnt),
+            lambda runner, arm, fixes: int([f.name for f in fixes] not in runner.learnt),
         )
-        monkeypatch.setattr(
-            "hotloop.bench.each_alone.with_costs", lambda runner, value, entry, result: entry
-        )
+        for name in ("with_costs", "with_start_cost"):
+            monkeypatch.setattr(f"hotloop.bench.each_alone.{name}", as_it_is)
         nothing_found = Diagnosis("balanced", Steps(9, 1, 0.1))
 
         def value(name: str) -> Fix:
@@ -160,14 +174,14 @@ def test_all_come_to_the_first_look_and_those_that_decided_nothing_go_on(measure
 
 
 def test_a_budget_that_ends_says_what_it_left_out(measured: Any) -> None:
-    # Rounds of all four would take 12 s up to the first look, of three 9.5 s.
-    runner, ledger = measured({AUTO: 1.1, "a=1": 2.0, "b=1": 2.0, "c=1": 2.0}, left_s=11)
+    # Losses and rounds of all four would take 11 s up to the first look, of three 9 s.
+    runner, ledger = measured({AUTO: 1.1, "a=1": 2.0, "b=1": 2.0, "c=1": 2.0}, left_s=10.5)
     assert runner.compared == [(AUTO, 4), ("a=1", 4), ("b=1", 4), (AUTO, 5)]
     found = {each.name: each for each in ledger.fixes}
     assert found["c=1"].status == "not_tried"
-    assert found["c=1"].why == "out of budget before its first pair"
-    # At most 5 of auto, then 4 and the losses of c=1, each with a fifth of a process of the command: 5.9 s, and a quarter more.
-    assert ledger.continue_with == "again 8s"
+    assert found["c=1"].why == "open: out of budget before its first pair"
+    # At most 5 of auto, then 4 of c=1, each with a fifth of a process of the command: 5.4 s, and a quarter more.
+    assert ledger.continue_with == "again 7s"
 
 
 def test_what_four_pairs_of_each_take_is_said_before_anything_is_measured(measured: Any) -> None:
@@ -178,8 +192,19 @@ def test_what_four_pairs_of_each_take_is_said_before_anything_is_measured(measur
 
 def test_values_share_the_processes_of_the_command_as_given(measured: Any) -> None:
     runner, _ = measured(dict.fromkeys((AUTO, "a=1", "b=1", "c=1"), 2.0))
-    # Losses of each, and four rounds of five processes, where pairs of their own would be eight.
-    assert runner.budget_s - runner.left_s == 4 * 0.5 + 4 * 5 * 0.5
+    # Losses of the whole, and of the others in one run; four rounds of five processes, where pairs of their own would be eight.
+    assert runner.learnt == [[AUTO], ["a=1", "b=1", "c=1"]]
+    assert runner.budget_s - runner.left_s == 2 * 0.5 + 4 * 5 * 0.5
+
+
+def test_losses_of_each_are_compared_where_all_in_one_run_learn_something_else(
+    measured: Any,
+) -> None:
+    runner, ledger = measured(dict.fromkeys(("a=1", "a=2", "b=1", "c=1"), 2.0), otherwise="b=1")
+    # Two values of one setting cannot be in one run.
+    assert runner.learnt == [["a=1", "b=1", "c=1"], ["a=1"], ["a=2"], ["b=1"], ["c=1"]]
+    found = {each.name: each.verdict.parity.result for each in ledger.fixes}
+    assert found == {"a=1": "same", "a=2": "same", "b=1": "different", "c=1": "same"}
 
 
 def test_pairs_may_be_capped(measured: Any) -> None:
@@ -197,7 +222,7 @@ def test_what_fails_is_in_the_table_and_is_not_tried_again(measured: Any) -> Non
 
 def test_what_the_end_of_the_budget_cut_off_is_gone_on_with(measured: Any) -> None:
     _, ledger = measured({AUTO: HANGS, "a=1": 2.0})
-    assert [each.why for each in ledger.fixes] == ["out of budget before its first pair"] * 2
+    assert [each.why for each in ledger.fixes] == ["open: out of budget before its first pair"] * 2
     assert ledger.continue_with is not None
 
 

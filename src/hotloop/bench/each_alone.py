@@ -3,6 +3,7 @@
 ```
 losses of each value, and pairs up to the first look    a few values at a time, the likeliest first: in rounds of a process of
                                                         the command as given and one of each, so that they share the former
+                                                        Losses of harmless ones are compared in one run together first
 pairs up to the second look, the third                  of those that a look did not decide, as long as the budget lasts
 ```
 """
@@ -16,10 +17,10 @@ from functools import partial
 from itertools import groupby
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Parity
-from hotloop.core.ledger import Ledger
+from hotloop.core.judgement import Parity, ParityClass
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.compared_arms import unfinished_runs
-from hotloop.doctor.fix_costs import with_costs, with_memory
+from hotloop.doctor.fix_costs import with_costs, with_memory, with_start_cost
 from hotloop.doctor.fix_status import judged, longer
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import SLACK, budget_text
@@ -48,6 +49,7 @@ class EachAlone(ValueTrials):
         super().__init__(runner, rounds, again)
         self._results: dict[str, SessionResult] = {}
         self._parities: dict[str, Parity] = {}
+        self._pools = self._pooled()
         self._wanted: dict[str, int] = {}
         """Pairs that each value should have by now."""
 
@@ -65,14 +67,17 @@ class EachAlone(ValueTrials):
                 break
             for group in groups:
                 going = [value for value in group if self._goes_on(value, look)]
-                for value in going[: self._num_paid(going, look)]:
+                self._wanted |= {value.name: look for value in going}
+                paid = going[: self._num_paid(going, look)]
+                for value in paid:
                     self._caught(value, self._learn)
-                learnt = [each for each in going if each.name in self._parities]
-                for place, value in enumerate(going):
-                    others = [each for each in going[place + 1 :] if each in learnt]
-                    self._caught(
-                        value, partial(self._begin, others=others, group=group, up_to=look)
-                    )
+                learnt = [each for each in paid if each.name in self._parities]
+                for place, value in enumerate(learnt):
+                    begin = partial(self._begin, others=learnt[place + 1 :], group=group)
+                    self._caught(value, partial(begin, up_to=look))
+                for value in going:
+                    if value.name not in self.tried:
+                        self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
         return self._ledger()
 
     def _groups(self) -> list[list[Fix]]:
@@ -82,6 +87,22 @@ class EachAlone(ValueTrials):
             values = list(same)
             found += [values[at : at + TOGETHER] for at in range(0, len(values), TOGETHER)]
         return found
+
+    def _pooled(self) -> dict[str, list[Fix]]:
+        """Of each value those whose losses are compared in one run with its own: of its class, and of other settings.
+
+        What learns the same with all of them does with each. What compiles has a run of its own, which shows what that takes.
+        """
+        pools: dict[ParityClass, list[Fix]] = {"bitwise": [], "reduction_order": []}
+        taken: dict[ParityClass, set[str]] = {each: set() for each in pools}
+        for value in self.values:
+            option, text = value.value
+            keys, of = {word.partition("=")[0] for word in text.split()}, value.technique
+            is_simple = not (option.name == AUTO or of.other_draws_in or _start_s(value))
+            if of.parity_class in pools and is_simple and keys.isdisjoint(taken[of.parity_class]):
+                pools[of.parity_class].append(value)
+                taken[of.parity_class] |= keys
+        return {each.name: pool for pool in pools.values() if pool[1:] for each in pool}
 
     def _say_what_it_takes(self, groups: Sequence[Sequence[Fix]]) -> None:
         takes = {
@@ -97,11 +118,9 @@ class EachAlone(ValueTrials):
 
     def _expected_s(self, value: Fix, num_together: int, look: int) -> float:
         """Seconds for the losses of a value and pairs up to a look that are not made yet, where so many share a round."""
-        runner, arm = self.runner, self.runner.with_fixes(value.name, [value])
-        num_losses = unfinished_runs(runner, arm, [value])
-        start_s = max(
-            (CATALOGUE[each].start_s for each in value.value[0].known.techniques), default=0
-        )
+        runner, start_s = self.runner, _start_s(value)
+        pool = self._pools.get(value.name, [value])
+        num_losses = self._num_runs(pool) / len(pool) * (value.name not in self._parities)
         pairs_s = runner.needed_s(look, reserved=False, place=self._found(value))
         process_s = runner.costs.process_s(runner.plan_for([value]).num_steps)
         own_s = num_losses * (runner.costs.process_s(runner.loss_steps) + start_s)
@@ -135,35 +154,45 @@ class EachAlone(ValueTrials):
             and (verdict.num_pairs < PAIRS or looks_faster(verdict))
         )
 
+    def _num_runs(self, values: Sequence[Fix]) -> int:
+        """Runs for losses that these still take, together."""
+        arm = self.runner.with_fixes("-".join(each.name for each in values), values)
+        return unfinished_runs(self.runner, arm, values)
+
     def _learn(self, value: Fix) -> None:
         """Compare its losses, if they were not yet and the budget holds them."""
-        runner, arm = self.runner, self.runner.with_fixes(value.name, [value])
-        num_losses = unfinished_runs(runner, arm, [value])
-        needed_s = num_losses * runner.costs.process_s(runner.loss_steps)
-        if value.name in self._parities or (num_losses and not runner.pays_for(needed_s)):
+        runner, asked = self.runner, self._pools.get(value.name, [value])
+        needed_s = self._num_runs(asked) * runner.costs.process_s(runner.loss_steps)
+        if value.name in self._parities or (needed_s and not runner.pays_for(needed_s)):
             return
+        parity = None
         try:
-            self._parities[value.name] = self._parity([value])
+            parity = self._parity(asked)
         except CommandFailed as error:
-            if not runner.was_cut_off(error):
+            if runner.was_cut_off(error):
+                return
+            if len(asked) == 1:
                 raise
+        if len(asked) > 1 and (parity is None or parity.result not in ("same", "within_noise")):
+            self._pools = {k: v for k, v in self._pools.items() if v is not asked}
+            return self._learn(value)
+        assert parity is not None
+        names = [each.name for each in asked]
+        if names[1:]:
+            parity = replace(parity, reason=f"in one run with {', '.join(names)}: {parity.reason}")
+        self._parities |= dict.fromkeys(names, parity)
+        return None
 
     def _begin(self, value: Fix, others: Sequence[Fix], group: Sequence[Fix], up_to: int) -> None:
         before = self._results.get(value.name)
-        if value.name in self.tried and before is None:
-            return  # it failed
         num_pairs = 0 if before is None else before.verdict.num_pairs
-        self._wanted[value.name] = up_to
         needed_s = self.runner.needed_s(num_pairs + 1, reserved=False, place=self._found(value))
         try:
-            is_paid = not needed_s or self.runner.pays_for(needed_s)
-            if value.name in self._parities and is_paid:
+            if not needed_s or self.runner.pays_for(needed_s):
                 self._measure(value, others, group, up_to)
         except CommandFailed as error:
             if not self.runner.was_cut_off(error):
                 raise
-        if value.name not in self._results:
-            self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
 
     def _measure(self, value: Fix, others: Sequence[Fix], group: Sequence[Fix], up_to: int) -> None:
         runner, parity = self.runner, self._parities[value.name]
@@ -175,7 +204,11 @@ class EachAlone(ValueTrials):
         status, why = judged(result, value, is_live=False)
         self._tell(value, status, f"{NO_TIME}: {why}" if status == "stopped" else why, result)
         entry = self.tried[value.name]
-        if parity is not OTHERWISE:
+        if value.name in self._pools:
+            first = [baseline for baseline, _ in result.pairs], result.pairs[0][1]
+            total = runner.total_steps
+            entry = with_start_cost(entry, pairs=result.pairs, losses=first, total_steps=total)
+        elif parity is not OTHERWISE:
             entry = with_costs(runner, value, entry, result)
         self.tried[value.name] = with_memory(entry, result.pairs)
 
@@ -189,12 +222,16 @@ class EachAlone(ValueTrials):
         whole = self._results.get(AUTO)
         is_kept = whole is not None and self.tried[AUTO].status == "kept"
         return runner.ledger(
-            [self.tried[each.name] for each in self.values if each.name in self.tried],
+            [self._entry(each) for each in self.values if each.name in self.tried],
             [AUTO] if is_kept else [],
             whole,
             not_comparable=self._comparisons.not_comparable if self._comparisons else None,
             continue_with=self.again(budget_text(more_s)) if more_s else None,
         )
+
+    def _entry(self, value: Fix) -> TriedFix:
+        entry = self.tried[value.name]
+        return replace(entry, why=f"open: {entry.why}") if self._is_unpaid(value) else entry
 
     def _is_unpaid(self, value: Fix) -> bool:
         """Whether more pairs would be made, had the budget held them."""
@@ -202,3 +239,8 @@ class EachAlone(ValueTrials):
             return self.tried[value.name].status != "failed"
         is_short = result.verdict.num_pairs < self._wanted[value.name]
         return is_short and self._goes_on(value, LOOKS[-1])
+
+
+def _start_s(value: Fix) -> float:
+    """Seconds that it is known to take before its first fast step."""
+    return max((CATALOGUE[each].start_s for each in value.value[0].known.techniques), default=0.0)

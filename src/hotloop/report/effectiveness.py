@@ -109,7 +109,7 @@ def _verdict(row: TriedFix) -> str:
     if verdict is None:
         return row.why
     if len(verdict.pair_ratios) < FEW_PAIRS and row.status == "stopped":
-        return "out of budget"
+        return "open: out of budget"
     if row.status == "what_if":
         return f"{_outcome(verdict)}; {row.why}"
     if row.status == "kept":

@@ -87,7 +87,8 @@ class Runner:
             self.left_s -= 10_000 * (ratio == HANGS)
             raise CommandFailed("`x` failed", returncode=1, arm=fix.name)
         while (num := self.made.get(fix.name, 0)) < pairs_now:
-            together = [fix, *(each for each in others if self.speeds[each.name] > 0.0)]
+            beside = (each for each in others if self.made.get(each.name, 0) <= num)
+            together = [fix, *(each for each in beside if self.speeds[each.name] > 0.0)]
             if (1 + len(together)) / 2 > self.left_s:
                 break
             self.left_s -= (1 + len(together)) / 2
@@ -129,14 +130,11 @@ class Runner:
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def call(
-        speeds: dict[str, float],
-        *,
-        left_s: float = 1000.0,
-        most: int | None = None,
-        otherwise: str = "",
+        speeds: dict[str, float], *, left_s: float = 1000.0, most: int | None = None, **before: Any
     ) -> tuple[Runner, Ledger]:
         runner = Runner(speeds, tmp_path, left_s=left_s, most=most)
-        runner.otherwise = otherwise
+        for name, value in before.items():
+            setattr(runner, name, value)
         monkeypatch.setattr(EachAlone, "_parity", lambda self, asked: runner.learn(asked))
         monkeypatch.setattr(
             "hotloop.bench.each_alone.unfinished_runs",
@@ -205,6 +203,17 @@ def test_losses_of_each_are_compared_where_all_in_one_run_learn_something_else(
     assert runner.learnt == [["a=1", "b=1", "c=1"], ["a=1"], ["a=2"], ["b=1"], ["c=1"]]
     found = {each.name: each.verdict.parity.result for each in ledger.fixes}
     assert found == {"a=1": "same", "a=2": "same", "b=1": "different", "c=1": "same"}
+
+
+def test_what_an_earlier_call_finished_stays_in_the_table_however_small_the_budget(
+    measured: Any,
+) -> None:
+    made, learnt = {"b=1": 4}, [["a=1", "b=1"]]
+    runner, ledger = measured(
+        {AUTO: 1.1, "a=1": 1.1, "b=1": 2.0}, left_s=3, made=made, learnt=learnt
+    )
+    assert ("b=1", 4) in runner.compared
+    assert [each.status for each in ledger.fixes] == ["stopped", "not_tried", "kept"]
 
 
 def test_pairs_may_be_capped(measured: Any) -> None:

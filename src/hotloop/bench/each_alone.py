@@ -18,7 +18,7 @@ from itertools import groupby
 
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass
-from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.ledger import Ledger
 from hotloop.doctor.compared_arms import unfinished_runs
 from hotloop.doctor.fix_costs import with_costs, with_memory, with_start_cost
 from hotloop.doctor.fix_status import judged, longer
@@ -58,7 +58,8 @@ class EachAlone(ValueTrials):
         return LOOKS[0] * (num_values + math.ceil(num_values / TOGETHER)) // 2, 2 + num_values
 
     def all(self) -> Ledger:
-        self._check_budget(losses=0 if self._is_begun() else 2)
+        losses = self.runner.place_of("").glob(f"*/losses-*/{MEASUREMENT_FILE}")
+        self._check_budget(losses=0 if any(losses) else 2)
         self.runner.report(fixes=tuple(value.name for value in self.values))
         groups = self._groups()
         self._say_what_it_takes(groups)
@@ -68,13 +69,13 @@ class EachAlone(ValueTrials):
             for group in groups:
                 going = [value for value in group if self._goes_on(value, look)]
                 self._wanted |= {value.name: look for value in going}
-                paid = going[: self._num_paid(going, look)]
+                paid = self._paid(going, look)
                 for value in paid:
                     self._caught(value, self._learn)
                 learnt = [each for each in paid if each.name in self._parities]
                 for place, value in enumerate(learnt):
-                    begin = partial(self._begin, others=learnt[place + 1 :], group=group)
-                    self._caught(value, partial(begin, up_to=look))
+                    measure = partial(self._measure, others=learnt[place + 1 :], group=group)
+                    self._caught(value, partial(measure, up_to=look))
                 for value in going:
                     if value.name not in self.tried:
                         self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
@@ -98,8 +99,9 @@ class EachAlone(ValueTrials):
         for value in self.values:
             option, text = value.value
             keys, of = {word.partition("=")[0] for word in text.split()}, value.technique
-            is_simple = not (option.name == AUTO or of.other_draws_in or _start_s(value))
-            if of.parity_class in pools and is_simple and keys.isdisjoint(taken[of.parity_class]):
+            has_own = option.name == AUTO or of.other_draws_in or _start_s(value)
+            has_own = has_own or not self._num_runs([value])  # an earlier call made it
+            if of.parity_class in pools and not has_own and keys.isdisjoint(taken[of.parity_class]):
                 pools[of.parity_class].append(value)
                 taken[of.parity_class] |= keys
         return {each.name: pool for pool in pools.values() if pool[1:] for each in pool}
@@ -126,21 +128,18 @@ class EachAlone(ValueTrials):
         own_s = num_losses * (runner.costs.process_s(runner.loss_steps) + start_s)
         return own_s + pairs_s / 2 * (1 + 1 / num_together + STARTS * start_s / process_s)
 
-    def _num_paid(self, going: Sequence[Fix], look: int) -> int:
-        """How many of them the budget holds, the likeliest first: better all pairs of these than a few of each."""
-        num = len(going)
-        while num > 1 and self.runner.left_s < sum(
-            self._expected_s(each, num, look) for each in going[:num]
-        ):
-            num -= 1
-        return num
+    def _paid(self, going: Sequence[Fix], look: int) -> list[Fix]:
+        """Those that the budget holds, the likeliest first: better all pairs of these than a few of each."""
+        left_s, paid = self.runner.left_s, list[Fix]()
+        for value in going:
+            needed_s = self._expected_s(value, len(going), look)
+            if not paid or needed_s <= max(left_s, 0.0):  # what is finished takes nothing
+                paid.append(value)
+                left_s -= needed_s
+        return paid
 
     def _found(self, value: Fix) -> str:
         return f"{self._place(value)}-{'?' * 16}"
-
-    def _is_begun(self) -> bool:
-        """Whether an earlier call compared losses."""
-        return any(self.runner.place_of("").glob(f"*/losses-*/{MEASUREMENT_FILE}"))
 
     def _goes_on(self, value: Fix, look: int) -> bool:
         if look == LOOKS[0]:
@@ -183,22 +182,20 @@ class EachAlone(ValueTrials):
         self._parities |= dict.fromkeys(names, parity)
         return None
 
-    def _begin(self, value: Fix, others: Sequence[Fix], group: Sequence[Fix], up_to: int) -> None:
-        before = self._results.get(value.name)
-        num_pairs = 0 if before is None else before.verdict.num_pairs
-        needed_s = self.runner.needed_s(num_pairs + 1, reserved=False, place=self._found(value))
-        try:
-            if not needed_s or self.runner.pays_for(needed_s):
-                self._measure(value, others, group, up_to)
-        except CommandFailed as error:
-            if not self.runner.was_cut_off(error):
-                raise
-
     def _measure(self, value: Fix, others: Sequence[Fix], group: Sequence[Fix], up_to: int) -> None:
         runner, parity = self.runner, self._parities[value.name]
-        result = runner.timed(
-            [], [value], parity, others=others, group=group, pairs_now=up_to, reserved=False
-        )
+        before = self._results.get(value.name)
+        num_pairs = 0 if before is None else before.verdict.num_pairs
+        needed_s = runner.needed_s(num_pairs + 1, reserved=False, place=self._found(value))
+        if needed_s and not runner.pays_for(needed_s):
+            return
+        how = partial(runner.timed, others=others, group=group, pairs_now=up_to, reserved=False)
+        try:
+            result = how([], [value], parity)
+        except CommandFailed as error:
+            if runner.was_cut_off(error):
+                return
+            raise
         verdict = replace(result.verdict, parity=longer(parity, result))
         result = self._results[value.name] = replace(result, verdict=verdict)
         status, why = judged(result, value, is_live=False)
@@ -213,25 +210,19 @@ class EachAlone(ValueTrials):
         self.tried[value.name] = with_memory(entry, result.pairs)
 
     def _ledger(self) -> Ledger:
-        runner = self.runner
-        more_s = SLACK * math.fsum(
-            self._expected_s(value, TOGETHER, self._wanted[value.name])
-            for value in self.values
-            if self._is_unpaid(value)
-        )
+        unpaid = [value for value in self.values if self._is_unpaid(value)]
+        needed = [self._expected_s(each, TOGETHER, self._wanted[each.name]) for each in unpaid]
+        for name in (each.name for each in unpaid):
+            self.tried[name] = replace(self.tried[name], why=f"open: {self.tried[name].why}")
         whole = self._results.get(AUTO)
         is_kept = whole is not None and self.tried[AUTO].status == "kept"
-        return runner.ledger(
-            [self._entry(each) for each in self.values if each.name in self.tried],
+        return self.runner.ledger(
+            [self.tried[each.name] for each in self.values if each.name in self.tried],
             [AUTO] if is_kept else [],
             whole,
             not_comparable=self._comparisons.not_comparable if self._comparisons else None,
-            continue_with=self.again(budget_text(more_s)) if more_s else None,
+            continue_with=self.again(budget_text(SLACK * sum(needed))) if unpaid else None,
         )
-
-    def _entry(self, value: Fix) -> TriedFix:
-        entry = self.tried[value.name]
-        return replace(entry, why=f"open: {entry.why}") if self._is_unpaid(value) else entry
 
     def _is_unpaid(self, value: Fix) -> bool:
         """Whether more pairs would be made, had the budget held them."""

@@ -283,6 +283,11 @@ def test_comparisons_in_rounds_share_the_process_of_the_baseline(tmp_path: Path)
     assert {tuple(c.plan.position for _, c in r.pairs) for r in results} != {(0, 0, 0, 0)}
     assert [result.verdict.outcome for result in results] == ["improved"] * 3
     assert in_rounds(tmp_path, plain, arms, 4) == results
+    for arm, result in zip(
+        arms, results, strict=True
+    ):  # nor is a pair made again without the others
+        how = {"plan": replace(PLAN, aa_pairs=0), "pairs_now": 4}
+        assert session(tmp_path / arm.name, plain, arm, **how) == result
 
 
 def test_rounds_that_were_cut_off_continue_with_what_they_had(tmp_path: Path) -> None:

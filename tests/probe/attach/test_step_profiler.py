@@ -31,7 +31,7 @@ def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StepProfiler:
 
 def test_opens_where_no_graph_was_captured(profiler: StepProfiler) -> None:
     profiler.after_boundary()
-    assert profiler.opened == [{"use_device": "cuda", "record_shapes": True}]  # type: ignore[attr-defined]
+    assert profiler.opened == [{"use_device": "cuda", "use_kineto": True, "record_shapes": True}]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("cuda", "opens"), [("12.4", False), ("12.6", True), ("13.0", True)])

@@ -141,6 +141,18 @@ def test_a_compiled_gpu_training_keeps_a_part_of_the_traced_activations(
     assert processes.rehearse({"train.compile": False, "train.attention": "sdpa"}) == whole
 
 
+def test_a_chunk_of_the_loss_is_traced_with_its_logits_and_both_their_copies(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    """A GPU computes them at once: bf16 products, then fp32 and its logarithms."""
+    words = ["train.loss=chunked", "train.precision=bf16"]
+    vocabulary = 8192
+    machine = machine_with(known_gpu("H100-80GB"))
+    processes = Processes(load_settings(tiny_config, words), machine, vocabulary, tmp_path, silent)
+    few, many = (processes.rehearse({"train.microbatch": n}).steps_bytes for n in (32, 64))
+    assert (many - few) / (32 * 16 * vocabulary) == pytest.approx(2 + 4 + 4, rel=0.05)
+
+
 def test_flex_attention_is_refused_for_narrow_heads(tiny_config: Path) -> None:
     machine = machine_with(known_gpu("H100-80GB"))
     words = ["train.compile=true", "train.attention=flex"]

@@ -70,10 +70,10 @@ sys.exit(run(sys.argv[2:]))
 def test_memory_that_is_refused_is_told_with_its_owners_and_what_to_do(
     tiny_config: Path, tmp_path: Path, limit_mib: int, where: str
 ) -> None:
-    larger = ("model.layers=16", "model.context=256", "train.microbatch=64", "data.order=shuffled", "train.host_memory=default")  # fmt: skip
+    larger = ("model.layers=16", "model.context=256", "train.microbatch=32", "data.order=shuffled", "train.host_memory=default")  # fmt: skip
     words = ["train", str(tiny_config), *WIDE, *larger, f"train.device={DEVICE}"]
     if not where:
-        words += ["train.microbatch=32", "model.layers=8"]
+        words += ["model.layers=8"]
     code = LIMITED.replace("ON_GPU", str(ON_GPU))
     command = [sys.executable, "-c", code, str(limit_mib * MIB), *words]
     done = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=300)  # fmt: skip

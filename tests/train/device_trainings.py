@@ -25,7 +25,8 @@ only_there = pytest.mark.skipif(not ON_GPU, reason="a GPU alone has it")
 
 
 def records(config: Path, directory: Path, *overrides: str) -> list[StepRecord]:
-    """Of a training in this process."""
+    """Of a training in this process. Nothing compiled for an earlier one is used: torch would, for a model of the same shape."""
+    torch._dynamo.reset()
     start(load_settings(config, [f"train.device={DEVICE}", *overrides]), directory)
     return list(read_steps(directory / "steps.jsonl"))
 

@@ -29,7 +29,7 @@ def pinned(kernel: SDPBackend | None) -> AbstractContextManager[object]:
 
 
 class CausalFlex(nn.Module):
-    """FlexAttention over a causal mask, whose blocks in the future are passed over. Not yet run on a GPU."""
+    """FlexAttention over a causal mask, whose blocks in the future are passed over."""
 
     def __init__(self, context: int) -> None:
         from torch.nn.attention.flex_attention import create_block_mask  # loads the compiler
@@ -46,7 +46,16 @@ class CausalFlex(nn.Module):
         """(B, heads, T, head_width), T being the context; k and v may have fewer heads."""
         from torch.nn.attention.flex_attention import flex_attention
 
-        mixed: Tensor = flex_attention(q, k, v, block_mask=self.mask, enable_gqa=q.shape[1] > k.shape[1])  # fmt: skip
+        mixed: Tensor = flex_attention(
+            q,
+            k,
+            v,
+            block_mask=self.mask,
+            enable_gqa=q.shape[1] > k.shape[1],
+            # The kernel for decoding, torch's choice below 128 queries, puts those of all heads that share a key into one
+            # block, which may then be larger than a block of the mask: no kernel is left.
+            kernel_options={"BACKEND": "TRITON"},
+        )
         return mixed
 
 

@@ -49,17 +49,26 @@ def _split(most: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(each.split(size) for each in tensors), strict=True)  # type: ignore[no-untyped-call]
 
 
-def _strips(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def _strips(logits: Tensor, *others: Tensor, kind: str = "") -> Iterator[tuple[Tensor, ...]]:
     """On a CPU few rows, for the memory beside them; else all, since each strip would be launches of its own."""
     fit = max(1, STRIP_BYTES // (4 * logits.shape[1]))
-    return _split(fit if logits.device.type == "cpu" else len(logits), logits, *others)
+    kind = kind or logits.device.type
+    return _split(fit if kind == "cpu" else len(logits), logits, *others)
 
 
-@torch.library.custom_op("hotloop::chunked_loss", mutates_args=())
-def _with_gradients(
-    hidden: Tensor, weight: Tensor, targets: Tensor, most: int, vocabulary: int, ignored: int
+def loss_and_gradients(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    most: int,
+    vocabulary: int,
+    ignored: int,
+    kind: str = "",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss, its gradient by `hidden`, in that one's type, and by `weight`, in fp32."""
+    """The loss, its gradient by `hidden`, in that one's type, and by `weight`, in fp32.
+
+    kind: whose memory it is to take, `cuda` or `cpu`; else that of the tensors' own device.
+    """
     loss = hidden.new_zeros((), dtype=torch.float32)
     hidden_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight)
     same_type = weight.to(hidden.dtype)
@@ -67,7 +76,7 @@ def _with_gradients(
         counts = part_ids != ignored
         logits = F.linear(part, same_type)
         logits[:, vocabulary:] = 0
-        for strip, ids, count in _strips(logits[:, :vocabulary], part_ids, counts):
+        for strip, ids, count in _strips(logits[:, :vocabulary], part_ids, counts, kind=kind):
             logs = F.log_softmax(strip, dim=-1, dtype=torch.float32)
             at = ids.where(count, 0)
             chosen = logs.gather(1, at)
@@ -84,6 +93,13 @@ def _with_gradients(
             weight_grad += logits.t() @ part
         del logits  # before the next ones
     return loss, hidden_grad, weight_grad
+
+
+@torch.library.custom_op("hotloop::chunked_loss", mutates_args=())
+def _with_gradients(
+    hidden: Tensor, weight: Tensor, targets: Tensor, most: int, vocabulary: int, ignored: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    return loss_and_gradients(hidden, weight, targets, most, vocabulary, ignored)
 
 
 @_with_gradients.register_fake

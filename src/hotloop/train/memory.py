@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from hotloop.core.config import RunConfig
 from hotloop.core.memory_use import Rehearsed
+from hotloop.models.chunked_loss import loss_and_gradients
 from hotloop.models.decoder import Decoder
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.optimizer import build_optimizer
@@ -40,7 +41,15 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        result = function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if function is not torch.ops.prim.device.default:
+            with self:  # what torch would see as one: the operator of the loss, and within it composite ones
+                if function is torch.ops.hotloop.chunked_loss.default:
+                    return loss_and_gradients(*args, kind="cuda")
+                parts = function.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        result = function(*args, **kwargs)
         for each in tree_leaves(result):
             if isinstance(each, Tensor):
                 self._see(each.untyped_storage())

@@ -46,16 +46,8 @@ class CausalFlex(nn.Module):
         """(B, heads, T, head_width), T being the context; k and v may have fewer heads."""
         from torch.nn.attention.flex_attention import flex_attention
 
-        mixed: Tensor = flex_attention(
-            q,
-            k,
-            v,
-            block_mask=self.mask,
-            enable_gqa=q.shape[1] > k.shape[1],
-            # The kernel for decoding, torch's choice below 128 queries, puts those of all heads that share a key into one
-            # block, which may then be larger than a block of the mask: no kernel is left.
-            kernel_options={"BACKEND": "TRITON"},
-        )
+        # Below 128 queries torch would take its kernel for decoding, which has no block that fits where heads share keys.
+        mixed: Tensor = flex_attention(q, k, v, block_mask=self.mask, enable_gqa=q.shape[1] > k.shape[1], kernel_options={"BACKEND": "TRITON"})  # fmt: skip
         return mixed
 
 

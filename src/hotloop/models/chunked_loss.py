@@ -52,8 +52,8 @@ def _split(most: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def _strips(logits: Tensor, *others: Tensor, kind: str = "") -> Iterator[tuple[Tensor, ...]]:
     """On a CPU few rows, for the memory beside them; else all, since each strip would be launches of its own."""
     fit = max(1, STRIP_BYTES // (4 * logits.shape[1]))
-    kind = kind or logits.device.type
-    return _split(fit if kind == "cpu" else len(logits), logits, *others)
+    on_cpu = (kind or logits.device.type) == "cpu"
+    return _split(fit if on_cpu else len(logits), logits, *others)
 
 
 def loss_and_gradients(
@@ -63,6 +63,7 @@ def loss_and_gradients(
     most: int,
     vocabulary: int,
     ignored: int,
+    *,
     kind: str = "",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss, its gradient by `hidden`, in that one's type, and by `weight`, in fp32.

@@ -94,7 +94,7 @@ class Group:
 
 
 class Several(Group):
-    """Ranks that torchrun started: gloo between CPUs, NCCL between GPUs. NCCL is not yet run on a GPU."""
+    """Ranks that torchrun started: gloo between CPUs, NCCL between GPUs. NCCL ran with one rank, not yet with two."""
 
     def __init__(
         self, ranks: Ranks, store: Store, device: torch.device, config: LoopConfig

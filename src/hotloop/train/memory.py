@@ -3,7 +3,7 @@
 Every storage counts from the operation that makes it until the last tensor on it is gone, in blocks of 512 bytes, as
 torch's caching allocator gives them out (c10/core/AllocatorConfig.h: `kMinBlockSize`); what it reserves beyond that
 is not in `torch.cuda.max_memory_allocated`. Not seen: workspaces of cuBLAS, the CUDA context, and what a compiler leaves
-out: a compiled model saves less than the uncompiled one that is traced. Not yet run beside a GPU; the memory of a CPU has
+out: a compiled model saves less than the uncompiled one that is traced. An H100, torch 2.11, says how near it is (docs/MEMORY.md); the memory of a CPU has
 another story (`rehearsal.py`).
 """
 

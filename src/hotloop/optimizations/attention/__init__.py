@@ -6,7 +6,7 @@ left out: forward and backward of one layer took 0.5 of the fused kernel's time 
 512, 0.7 at 1024. Eager, it writes every score to memory.
 
 hotloop's trainer can hold torch's function to one of its kernels (`sdpa_backend` has that for scripts), or take
-FlexAttention, compiled with a causal mask of blocks. The kernels of GPUs and FlexAttention: not yet run on a GPU.
+FlexAttention, compiled with a causal mask of blocks. All learnt the same on an H100, torch 2.11.
 """
 
 from __future__ import annotations

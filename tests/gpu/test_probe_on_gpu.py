@@ -294,7 +294,7 @@ def train():
     loss = model(x).square().mean()
     loss.backward()
     optimizer.step()
-    return loss
+    return loss.detach()  # a graph that is kept would keep the stream of its gradients, too
 replay = None
 for step in range(60):
     if on_gpu and step == 20:  # a clock has been at work for a while

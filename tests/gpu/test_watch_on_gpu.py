@@ -131,7 +131,7 @@ import transformers
 from hotloop.integrations import TransformersWatch
 def made(name, *callbacks, precision):
     arguments = transformers.TrainingArguments(
-        output_dir=name, max_steps=40, per_device_train_batch_size=BATCH, logging_steps=10, save_strategy="no", disable_tqdm=True,
+        output_dir=name, max_steps=60, per_device_train_batch_size=BATCH, logging_steps=10, save_strategy="no", disable_tqdm=True,
         report_to=[], use_cpu=CPU, bf16=precision == "bf16",
     )
     return transformers.Trainer(model=Model(), args=arguments, train_dataset=Rows(10_000), callbacks=[*callbacks])
@@ -194,7 +194,7 @@ class Module(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 def fit(name, *callbacks):
     trainer = lightning.Trainer(
-        max_steps=40, callbacks=[*callbacks], logger=CSVLogger(name), log_every_n_steps=5, enable_progress_bar=False,
+        max_steps=60, callbacks=[*callbacks], logger=CSVLogger(name), log_every_n_steps=5, enable_progress_bar=False,
         enable_checkpointing=False, enable_model_summary=False, accelerator="cpu" if CPU else "gpu", devices=1, precision="bf16-mixed",
     )
     module = Module()

@@ -215,6 +215,18 @@ print(json.dumps(str(given.dtype)))
     assert said(lines) == [(False, "Sequential: the script autocasts it")]
 
 
+def test_autocast_to_fp32_is_none(run_foreign: Any) -> None:
+    """On a GPU torch takes fp32 for a type to cast to; on a CPU it has to be set by hand."""
+    script = """
+torch.set_autocast_enabled("cpu", True)
+torch.set_autocast_dtype("cpu", torch.float32)
+print(json.dumps(str(model(x).dtype)))
+"""
+    dtype, lines = run(run_foreign, script, {"precision": "bf16"})
+    assert dtype == "torch.float32"
+    assert said(lines) == [(True, "Sequential")]
+
+
 def test_model_is_compiled_once_and_learns_the_same(run_foreign: Any) -> None:
     count = """
 from torch._dynamo.utils import counters

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,12 +11,15 @@ import torch
 from hotloop.probe.attach.step_profiler import FIRST_STEP, StepProfiler
 from hotloop.probe.attach.watch import Watch
 
+PROFILE = torch.autograd.profiler.profile
+
 
 @pytest.fixture
 def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StepProfiler:
     """At the step where it opens, in a process with CUDA."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.version, "cuda", "12.4")
     opened: list[dict[str, object]] = []
     profile = SimpleNamespace(__enter__=lambda: None)
@@ -29,9 +33,38 @@ def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StepProfiler:
     return profiler
 
 
-def test_opens_where_no_graph_was_captured(profiler: StepProfiler) -> None:
+def test_opens_where_no_graph_was_captured_as_a_profiler_that_sees_kernels(
+    profiler: StepProfiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     profiler.after_boundary()
-    assert profiler.opened == [{"use_device": "cuda", "use_kineto": True, "record_shapes": True}]  # type: ignore[attr-defined]
+    (given,) = profiler.opened  # type: ignore[attr-defined]
+    assert given["use_device"] == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    supported = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
+    monkeypatch.setattr(torch.autograd.profiler, "_supported_activities", lambda: supported)
+    real = PROFILE(**given)
+    assert real.kineto_activities == supported
+    assert "FALLBACK" not in real.profiler_kind.name
+
+
+def test_the_time_of_profiled_steps_is_that_of_the_device(
+    profiler: StepProfiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that runs ahead leaves the device behind, before the profile and at its end."""
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("waited"))
+    profiler.after_boundary()
+    assert waited == ["waited"]
+    kineto = SimpleNamespace(events=list)
+    profiler._profiler = SimpleNamespace(
+        __exit__=lambda *error: waited.append("ended"), kineto_results=kineto
+    )
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(str(time.sleep(0.03))))
+    for _ in range(3):
+        profiler.at_boundary()
+    assert waited == ["waited", "None", "ended"]
+    assert profiler.seen is not None
+    assert (profiler.seen.step_s or 0) > 0.01
 
 
 @pytest.mark.parametrize(("cuda", "opens"), [("12.4", False), ("12.6", True), ("13.0", True)])

@@ -56,7 +56,7 @@ def find(run: JudgedRun) -> Found | None:
     if seen is not None:
         name = "product_fraction"
         share = seen.share(_is_float32_product)
-        num = seen.num(_is_float32_product)
+        num = seen.num(lambda use: _is_float32_product(use) and seen.is_operation(use))
         others = seen.share(lambda use: _follows(use, seen))
         more = {
             "product_s": share * seen.step_s / num if num else None,

@@ -119,6 +119,8 @@ def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | No
 
     saved = products (1 - 1 / speedup - cast / length of a product) + others x their share
     """
+    if "tf32" in str(evidence.get("fast_dtypes")):
+        return None  # an NVIDIA GPU: neither its casts nor its products are those of a CPU
     products, length = evidence.get("product_fraction"), evidence.get("product_s")
     others = evidence.get("others_fraction") or 0.0
     if not products or not length:

@@ -59,7 +59,9 @@ class _Autocasting:
     def around(self, call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """Make the call of a model, under autocast where that is of use."""
         device_type, name = module_device_type(module), type(module).__name__
-        if torch.is_autocast_enabled(device_type):
+        # torch has autocast to fp32 on a GPU: no autocast to a script that calls it so for `--dtype=float32`.
+        on = torch.is_autocast_enabled(device_type)
+        if on and torch.get_autocast_dtype(device_type) != torch.float32:
             self._report.refused(f"{name}: the script autocasts it")
             return call(*args, **kwargs)
         if not self._takes(module):

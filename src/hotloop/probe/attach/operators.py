@@ -36,6 +36,11 @@ _DTYPES = {
 }  # fmt: skip
 _ALLOCATING = ("aten::empty", "aten::resize_")
 _SDPA = "_scaled_dot_product_"
+_OF_THE_PROFILER = frozenset({
+    "Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Instrumentation", "Resource", "Unknown",
+    "Lazy Function Loading", "Runtime Triggered Module Loading",
+})  # fmt: skip
+"""What it spends, and CUDA's loading of kernels: told on the host, with numbers of their own that are operations', too."""
 _ON_THREADS = ("gloo:", "mpi:", "ucc:")
 _KERNELS = ("nccl", "rccl")
 _WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -103,6 +108,8 @@ def summed(
         if number >= MAX_EVENTS:
             whole = False
             break
+        if event.name() in _OF_THE_PROFILER:
+            continue
         if event.device_type().name == "CPU":
             on_host.append(event)
             if not is_communication(event):

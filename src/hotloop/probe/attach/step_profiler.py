@@ -45,7 +45,7 @@ class StepProfiler:
         self._own = False
         self._left = 0
         self._captured = False
-        self._since = 0.0
+        self._since = self._ended = 0.0
         self.over = False
         self.seen: Seen | None = None
         self._waited_s = 0.0
@@ -88,11 +88,12 @@ class StepProfiler:
                 use_kineto=True,  # without it torch asks events how long an operation took, and sees no kernel
                 record_shapes=True,
             )
+            _wait_for_device()  # or what was submitted before would be in the time of the profiled steps
             with _silent_kineto():
                 self._profiler.__enter__()
         finally:
             self._own = False
-        self._since = time.perf_counter()
+        self._since = self._ended = time.perf_counter()
         watch.clock.remember()
 
     def at_boundary(self) -> None:
@@ -107,6 +108,7 @@ class StepProfiler:
             return
         self._close()
         if self._profiler is not None:
+            seconds = self._ended - self._since
             device = self._watch.device
             seen = summed(
                 self._profiler.kineto_results.events(),
@@ -155,6 +157,8 @@ class StepProfiler:
 
     def _close(self) -> None:
         try:
+            _wait_for_device()  # a host that runs ahead has not had the time of its kernels yet
+            self._ended = time.perf_counter()
             self._profiler.__exit__(None, None, None)
         except RuntimeError as error:
             self._give_up(f"no profile: {error}")
@@ -182,6 +186,11 @@ def _in_wall_time(spans: Sequence[tuple[float, float]]) -> list[Span]:
 
 def _on_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _wait_for_device() -> None:
+    if _on_cuda():
+        torch.cuda.synchronize()
 
 
 def _is_capturing() -> bool:

@@ -78,6 +78,8 @@ def test_casts_of_short_products_cost_more_than_they_save() -> None:
     assert others is not None
     assert others[0] == long[0]
     assert others[1] > long[1]
+    gpu = {"product_fraction": 0.6, "product_s": 3e-5, "fast_dtypes": "bfloat16, tf32"}
+    assert expect(gpu, "bf16") is None  # nothing is known of casts there
 
 
 def test_compiling_short_operations_may_cost_more_than_it_saves() -> None:

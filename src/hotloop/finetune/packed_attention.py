@@ -2,7 +2,7 @@
 
 It takes the place of a decoder's own attention for the time of one forward, through the interface that transformers has
 for such functions. Each example is a causal product by itself: nothing is computed between examples, and no mask of the whole
-row is made. In bf16 or fp16 without dropout one kernel of variable lengths does the same on a GPU. Not yet run on a GPU.
+row is made. In bf16 or fp16 without dropout one kernel of variable lengths does the same on a GPU. Run on an H100, torch 2.11.
 """
 
 from __future__ import annotations

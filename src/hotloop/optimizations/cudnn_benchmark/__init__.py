@@ -1,4 +1,4 @@
-"""cuDNN times its algorithms for a convolution's shapes once, and takes the fastest. Not yet run on a GPU."""
+"""cuDNN times its algorithms for a convolution's shapes once, and takes the fastest. Run on an H100, torch 2.11."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turning cuDNN's benchmark on in a running script. Not yet run on a GPU."""
+"""Turning cuDNN's benchmark on in a running script. Run on an H100, torch 2.11."""
 
 from __future__ import annotations
 

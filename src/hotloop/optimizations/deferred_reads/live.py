@@ -1,4 +1,4 @@
-"""Reading scalars of a running script late. Not yet run on a GPU."""
+"""Reading scalars of a running script late. Run on an H100, torch 2.11."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Batches in pinned memory, and copies of them to the GPU that the host does not wait for.
 
-Reviewed against torch's source; not yet run on a GPU. Only from the host to the device: the other way
+Reviewed against torch's source; run on an H100, torch 2.11. Only from the host to the device: the other way
 around, a value would be read before it has arrived.
 """
 

@@ -151,7 +151,7 @@ PRECISION = Optimization(
     "# float16 needs a torch.amp.GradScaler as well; Lightning does both with Trainer(precision='16-mixed')",
     source_edit=_source_edit,
     trainer_arguments=lambda value, applied_to: f"{value}=True",
-    leaves="a script that autocasts; a model no product of which ran in the shorter type; for fp16 (not yet run on a GPU), a "
+    leaves="a script that autocasts; a model no product of which ran in the shorter type; for fp16, a "
     "script in which gradients could be read while they are scaled: several optimizers, closures, gradient hooks",
     live_form=live_in(__name__),
     expect=_expect,

@@ -1,4 +1,4 @@
-"""Which kernel scaled_dot_product_attention takes: cuDNN's before the others. Not yet run on a GPU.
+"""Which kernel scaled_dot_product_attention takes: cuDNN's before the others. Run on an H100, torch 2.11.
 
 torch tries flash, memory-efficient, written out and cuDNN's, in this order, and takes the first that can
 do what is asked for: so cuDNN's only where the written-out form cannot, which is never.

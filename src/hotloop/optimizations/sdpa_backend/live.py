@@ -1,4 +1,4 @@
-"""Putting cuDNN's attention kernel first in a running script. Not yet run on a GPU."""
+"""Putting cuDNN's attention kernel first in a running script. Run on an H100, torch 2.11."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class LoaderWatch:
     def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """A batch made in this process is pinned by it, too. Calls itself for what is inside the batch.
 
-        Only with an accelerator: not yet run on a GPU.
+        Only with an accelerator.
         """
         seen = self._current
         if seen is None or self._pinning or not self._watch.here():

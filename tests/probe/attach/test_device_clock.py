@@ -80,10 +80,10 @@ class Host:
 
     def enter(self, phase: str) -> None:
         self.opened.append(phase)
-        self.clock.enter()
+        self.clock.edge(len(self.opened))
 
     def leave(self) -> None:
-        self.clock.leave(len(self.opened) - 1)
+        self.clock.edge(len(self.opened) - 1)
         self.opened.pop()
 
     def phase(self, name: str, host: float = 0.0, kernels: float = 0.0, num: int = 10) -> None:
@@ -307,3 +307,23 @@ def test_no_event_is_read_before_all_have_passed(gpu: Gpu) -> None:
     assert not step.passed()
     gpu.host(2.0)
     assert step.passed()
+
+
+def test_what_events_cost_is_counted_once(
+    gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two outside of the probe's other work, two within it; that of the step's end is the next one's."""
+    seen = watched(gpu, tmp_path)
+    record = torch.cuda.Event.record
+
+    def slow(event: Any, stream: Any) -> None:
+        gpu.host(0.001)
+        record(event, stream)
+
+    monkeypatch.setattr(torch.cuda.Event, "record", slow)
+    for call in (lambda action: action(), seen.guarded):
+        call(lambda: seen.leave(seen.enter("data_wait")))
+    seen.guarded(seen.end_step)
+    assert seen.closed[-1].own_s == pytest.approx(0.004)
+    seen.guarded(seen.end_step)
+    assert seen.closed[-1].own_s == pytest.approx(0.001)

@@ -73,8 +73,7 @@ class DeviceStep:
 
     def passed(self) -> bool:
         """Whether the device has come to its end."""
-        # The last first: mostly it alone has not passed.
-        return all(edge.event.query() for edge in reversed(self.edges))
+        return bool(self.edges[-1].event.query())  # a stream comes to its events in their order
 
     def seconds(self) -> dict[str, float]:
         """By device phase, and `unknown`. Only once it has passed."""
@@ -115,15 +114,14 @@ class DeviceClock:
         self._retries_before: int | None = None
         self.active = True
         self.own_s = 0.0
-        """What it cost the host so far."""
+        """What it cost the host so far, outside of the probe's other work: that is told with all in it."""
 
-    def enter(self) -> None:
-        """A phase has been opened."""
-        self._edge(len(self._opened))
-
-    def leave(self, depth: int) -> None:
-        """Those from `depth` on are about to be closed."""
+    def edge(self, depth: int, *, is_told: bool = False) -> None:
+        """A phase has been opened, or those from `depth` on are about to be closed. is_told: within other work of the probe."""
+        before = self.own_s
         self._edge(depth)
+        if is_told:
+            self.own_s = before
 
     def is_free(self) -> bool:
         """Whether the device may be asked anything: neither is a graph captured, nor another stream current."""
@@ -135,7 +133,6 @@ class DeviceClock:
         """A step ends; `None` where it has no events: the first one, one that ends on another stream."""
         if not self.active:
             return None
-        start = time.perf_counter()
         edges, self._edges, self._full = self._edges, [], False
         last = None
         try:
@@ -143,10 +140,9 @@ class DeviceClock:
                 stream = self._current()
                 if stream != self._stream:
                     edges, self._stream = [], stream
-                last = self._recorded(edges, start, self._kind(len(self._opened)))
+                last = self._recorded(edges, time.perf_counter(), self._kind(len(self._opened)))
         except Exception as error:  # noqa: BLE001 - an error of the device is the script's to see
             self._fail(error)
-        self.own_s += time.perf_counter() - start
         if last is None:
             return None
         self._edges = [last]

@@ -5,8 +5,8 @@ Waits for data are those for data that another thread or process makes, outside 
 tensors, arrays or bytes was one; what hands over anything else (a result of saving, a number) stays what it was.
 
 Hooks around copies and waits are put in place when CUDA is initialized, so a run on a CPU has none of them: there the
-same methods are called hundreds of times per step (an optimizer's `item` per parameter) and wait for nothing. Not yet
-run on a GPU.
+same methods are called hundreds of times per step (an optimizer's `item` per parameter) and wait for nothing. Run on
+an H100, torch 2.11.
 """
 
 from __future__ import annotations

@@ -115,14 +115,14 @@ class Watch:
             return -1
         depth = self.clock.enter(phase)
         if self.device is not None:
-            self.device.enter()
+            self.device.edge(depth + 1, is_told=self._at_work)
         return depth
 
     def leave(self, depth: int) -> None:
         """Close what `enter` opened, and what was left open inside."""
         if depth >= 0 and self.active:
             if self.device is not None:
-                self.device.leave(depth)
+                self.device.edge(depth, is_told=self._at_work)
             self.clock.leave(depth)
 
     def timed(

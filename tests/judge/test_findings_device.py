@@ -145,6 +145,16 @@ def test_tf32_is_advised_where_nothing_shorter_is_fast() -> None:
     assert "set_float32_matmul_precision" in finding.advice
 
 
+def test_on_a_gpu_products_are_what_its_kernels_are_of() -> None:
+    outer = OperatorUse("aten::linear", "float32", num=40, self_s=0.01)
+    product = replace(FLOAT32, device_s=0.03)
+    attention = OperatorUse("aten::_efficient_attention_forward", "float32", num=10, self_s=0.001, device_s=0.02)  # fmt: skip
+    gpu = changed(GPU_HEALTHY, outer, product, attention, matmul_dtypes=("float32",))
+    evidence = only(on_gpu(gpu), "HL301").evidence
+    assert evidence["product_fraction"] == pytest.approx(0.5)
+    assert evidence["product_s"] == pytest.approx(0.05 / 50)
+
+
 TANH = OperatorUse("aten::tanh", "float32", num=20, self_s=0.03, site="model.py:9")
 
 

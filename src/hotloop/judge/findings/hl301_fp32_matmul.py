@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from hotloop.core.census import OperatorUse
 from hotloop.judge.judged_run import Found, JudgedRun
-from hotloop.judge.operations import FLOAT32, Operations, is_product, is_updating
+from hotloop.judge.operations import FLOAT32, Operations, bare_name, is_product, is_updating
 from hotloop.judge.own_code import products_line
 from hotloop.judge.thresholds import PRODUCTS
 
@@ -90,7 +90,10 @@ def _is_float32_product(use: OperatorUse) -> bool:
 
 
 def _multiplies(use: OperatorUse) -> bool:
-    return is_product(use) or "_scaled_dot_product_" in use.name
+    # A GPU's kernels are of what `_scaled_dot_product_flash_attention` calls: `_flash_attention_forward`.
+    return (
+        is_product(use) or "_scaled_dot_product_" in use.name or "_attention_" in bare_name(use)
+    )
 
 
 def _follows(use: OperatorUse, seen: Operations) -> bool:

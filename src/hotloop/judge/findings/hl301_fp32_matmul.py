@@ -91,9 +91,7 @@ def _is_float32_product(use: OperatorUse) -> bool:
 
 def _multiplies(use: OperatorUse) -> bool:
     # A GPU's kernels are of what `_scaled_dot_product_flash_attention` calls: `_flash_attention_forward`.
-    return (
-        is_product(use) or "_scaled_dot_product_" in use.name or "_attention_" in bare_name(use)
-    )
+    return is_product(use) or "_scaled_dot_product_" in use.name or "_attention_" in bare_name(use)
 
 
 def _follows(use: OperatorUse, seen: Operations) -> bool:

@@ -68,7 +68,7 @@ def round_orders(num_rounds: int, names: Sequence[str], seed: int) -> list[list[
     generator = random.Random(f"order {seed}")
     rounds: list[list[str]] = []
     while len(rounds) < num_rounds:
-        drawn = [generator.sample(names, len(names)) for _ in range(ORDERS_AT_ONCE)]
+        drawn = [_shuffled(names, generator) for _ in range(ORDERS_AT_ONCE)]
         shown = drawn[: min(num_rounds - len(rounds), ORDERS_AT_ONCE)]
         least = max(len(shown) // 3, 1) if len(shown) > 1 else 0
         is_short = bool(rounds) or num_rounds < 4
@@ -83,6 +83,14 @@ def round_orders(num_rounds: int, names: Sequence[str], seed: int) -> list[list[
         ):
             rounds += shown
     return rounds
+
+
+def _shuffled(names: Sequence[str], generator: random.Random) -> list[str]:
+    """Each order as likely; of two names by one draw."""
+    order = [names[0]]
+    for name in names[1:]:
+        order.insert(int(generator.random() * (len(order) + 1)), name)
+    return order
 
 
 def candidate_first(num_pairs: int, seed: int) -> tuple[bool, ...]:

@@ -176,9 +176,9 @@ class _Session:
     on_pair: Callable[[PairProgress], None]
     servers: ForkServers
     pairs_now: int | None
-    beside: Beside | None
     goes_on: Callable[[Verdict], bool]
     stop_now: Callable[[Verdict, int], bool]
+    beside: Beside | None = None
     settling: int = SETTLING
     off_halves: list[Pair] = field(default_factory=list)
     num_done: int = 0

@@ -145,6 +145,15 @@ def test_tf32_is_advised_where_nothing_shorter_is_fast() -> None:
     assert "set_float32_matmul_precision" in finding.advice
 
 
+def test_products_in_tf32_can_still_be_shorter() -> None:
+    gpu = changed(GPU_HEALTHY, replace(FLOAT32, device_s=0.05), matmul_dtypes=("tf32",))
+    finding = only(on_gpu(replace(gpu, fast_dtypes=("bfloat16", "tf32"))), "HL301")
+    assert finding.gain_at_most == pytest.approx(1 / (1 - 0.5 * 3 / 4))
+    assert finding.evidence["matmul_dtypes"] == "tf32"
+    assert finding.evidence["fast_dtypes"] == "bfloat16"
+    assert diagnose(on_gpu(replace(gpu, fast_dtypes=("tf32",)))).findings == ()
+
+
 def test_on_a_gpu_products_are_what_its_kernels_are_of() -> None:
     outer = OperatorUse("aten::linear", "float32", num=40, self_s=0.01)
     product = replace(FLOAT32, device_s=0.03)

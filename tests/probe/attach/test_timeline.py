@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hotloop.probe.attach.operators import device_seconds, length, summed, thread_seconds
 
@@ -110,3 +111,21 @@ def test_collectives_on_a_cpu_are_hidden_by_operations_alone() -> None:
     ]
     assert thread_seconds(events) == pytest.approx(0.028)
     assert thread_seconds(events[:2]) is None
+
+
+@pytest.mark.parametrize(("capability", "matmul"), [((9, 0), "tf32"), ((7, 5), "float32")])
+def test_float32_that_the_gpu_rounds_is_told_as_tf32(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], matmul: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    monkeypatch.setattr(torch.version, "hip", None)
+    before = torch.backends.cuda.matmul.fp32_precision
+    events = [Event("aten::addmm", 0, 1, type="cpu_op")]
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert summed(events, 1, device_index=0).matmul_dtypes == (matmul,)
+        assert summed(events, 1).matmul_dtypes == ("float32",)  # on the CPU
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        assert summed(events, 1, device_index=0).matmul_dtypes == ("float32",)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before

@@ -1,9 +1,9 @@
-"""HL301: matrix products run in float32 on a device that is faster in a shorter type
+"""HL301: matrix products run in float32 or tf32 on a device that is faster in a shorter type
 
-What it means. Every matrix product was computed in float32, and this device multiplies bfloat16 or
-float16 faster (tensor cores, AMX, AVX512-BF16), often several times.
+What it means. Every matrix product was computed in float32, or in the tf32 that NVIDIA GPUs can round it to, and
+this device multiplies bfloat16 or float16 faster (tensor cores, AMX, AVX512-BF16), often several times.
 
-Evidence. `matmul_dtypes`: the types seen, only float32. `fast_dtypes`: what the device does faster,
+Evidence. `matmul_dtypes`: the types seen, only these two. `fast_dtypes`: what the device does faster,
 from `hardware`. `product_fraction`: share of a step in float32 products, convolutions and fused
 attention, seen by torch's profiler; reported from 0.2. `product_s`: how long one of them takes on average.
 `others_fraction`: share of a step in other float32 operations of forward and backward that are long
@@ -12,7 +12,7 @@ share of wall time in the two phases that multiply. Site: the line most seen in 
 a linear or convolution layer.
 
 Gain at most. `1 / (1 - 15/16 product_fraction - others_fraction / 2)`: products that are 16 times as
-fast, more than matrix units give over plain float32, and other operations that move half the bytes,
+fast, more than matrix units give over plain float32 (over tf32 4 times, where they give 2), and other operations that move half the bytes,
 since what follows a product in bfloat16 is in bfloat16 too. A product in bfloat16 is usually 2 to 4 times
 as fast, in tf32 1.5 to 3. Without a look at the operations `1 / (1 - forward_backward_fraction)`, which is
 loose: it takes forward and backward as nothing but products.
@@ -34,8 +34,8 @@ from hotloop.judge.operations import FLOAT32, Operations, bare_name, is_product,
 from hotloop.judge.own_code import products_line
 from hotloop.judge.thresholds import PRODUCTS
 
-TITLE = "Matrix products run in float32"
-FASTEST = 16
+TITLE = "Matrix products run in float32 or tf32"
+FASTEST = {"float32": 16, "tf32": 4}
 """Times as fast a product is in a shorter type, at most."""
 LONG_S = 3e-5
 """Shorter operations are paced by what launches them, not by memory."""
@@ -44,9 +44,10 @@ SHORT_TYPES = ("bfloat16", "float16", "tf32")
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census
-    if census.matmul_dtypes != ("float32",):
+    now = census.matmul_dtypes
+    if not now or not FASTEST.keys() >= set(now):
         return None
-    faster = [name for name in SHORT_TYPES if name in census.fast_dtypes]
+    faster = [name for name in SHORT_TYPES if name in census.fast_dtypes and name not in now]
     if not faster:
         return None
     seen = run.operations
@@ -71,11 +72,11 @@ def find(run: JudgedRun) -> Found | None:
     if not PRODUCTS <= share < 1:
         return None
     return Found(
-        share=share if seen is None else share * (1 - 1 / FASTEST) + others / 2,
+        share=share if seen is None else share * (1 - 1 / FASTEST[now[0]]) + others / 2,
         gain_is_loose=seen is None,
         site=site,
         evidence={
-            "matmul_dtypes": "float32",
+            "matmul_dtypes": ", ".join(now),
             "fast_dtypes": ", ".join(faster),
             name: share,
             **more,

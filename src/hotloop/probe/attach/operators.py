@@ -99,7 +99,7 @@ def summed(
     events' clock. updates_by_hand: no optimizer of torch updates the weights.
     """
     sums: dict[tuple[str, str | None], _Sum] = defaultdict(_Sum)
-    dtypes: set[str] = set()
+    dtypes: set[tuple[str, str]] = set()
     attention: set[str] = set()
     threads: dict[int, list[Any]] = defaultdict(list)
     device, on_host = [], []
@@ -129,7 +129,7 @@ def summed(
     alone = busy[1] if busy is not None else thread_seconds(on_host) if whole else None
     return Seen(
         _operators(sums, num_steps),
-        tuple(sorted(dtypes)),
+        tuple(sorted({_computed_in(dtype, of, device_index) for dtype, of in dtypes})),
         tuple(sorted(attention)),
         busy_s=busy[0] / num_steps if busy is not None else None,
         communication_s=alone / num_steps if alone is not None else None,
@@ -141,7 +141,7 @@ def _nest(
     events: list[Any],
     sums: dict[tuple[str, str | None], _Sum],
     by_correlation: dict[int, _Sum],
-    dtypes: set[str],
+    dtypes: set[tuple[str, str]],
     attention: set[str],
 ) -> None:
     """Gives each its own time: without what it called."""
@@ -165,14 +165,24 @@ def _nest(
             )
         stack.append(_Open(start + duration, found, name))
         if name in _PRODUCTS and dtype:
-            dtypes.add(dtype)
+            dtypes.add((dtype, "conv" if "convolution" in name else "matmul"))
         elif name.startswith("aten::_scaled_dot_product_"):
             attention.add(f"sdpa:{_backend(name)}")
             fused = max(fused, start + duration)
             if dtype:
-                dtypes.add(dtype)
+                dtypes.add((dtype, "matmul"))
         elif name == "aten::_softmax" and start >= fused and _is_attention(event):
             attention.add("plain")
+
+
+def _computed_in(dtype: str, of: str, device_index: int | None) -> str:
+    """float32 that the GPU rounds to tf32 as it multiplies: torch does so in convolutions unless it is told not to."""
+    if dtype != "float32" or device_index is None:
+        return dtype
+    cudnn = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    switch = cudnn if of == "conv" else torch.backends.cuda.matmul
+    able = torch.version.hip is None and torch.cuda.get_device_capability(device_index) >= (8, 0)
+    return "tf32" if able and switch.fp32_precision == "tf32" else dtype
 
 
 def _is_attention(event: Any) -> bool:

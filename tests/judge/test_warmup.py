@@ -133,6 +133,25 @@ def test_what_became_faster_later_was_not_the_profiler() -> None:
     assert diagnosis.steps.median_s == pytest.approx(0.05)
 
 
+BUSY_MS = (
+    "142 318 434 105 125 339 371 389 392 124 79 33 62 283 43 78 427 303 274 278 290 274 278 274 270 306 "
+    "53 31 38 52 26 28 23 26 55 37 19 14 18 14 38 263 18 82 39 15 13 9 254 24 6 6 5 8 6 5 7 8 10 8 70 11 "
+    "7 9 7 7 9 7 5 6 6 5 5 11 93 13 59 23 125 26 81 297 17 27 24 24 19 17 32 17 39 155 276 142 12 11 12 "
+    "262 285 419 99 256 163 52 190 240 549 486 390 133 506 591 234 56 95 136 295 218 101 127 585 554 534 "
+    "361 257 "
+)
+"""Computing per step as recorded while other programs came and went; step 41 was under the profiler."""
+
+
+def test_other_programs_that_come_and_go_are_neither_the_profiler_nor_a_start() -> None:
+    seconds = [int(ms) / 1000 for ms in BUSY_MS.split()]
+    recorded = tagged(tagged(walls(*seconds), "warmup", *range(10)), "profiled", 41)
+    assert not any("after_profiler" in r.tags for r in tag_warmup(recorded, on_cpu=True))
+    slow, fast = seconds[91:111], seconds[44:74]
+    assert num_warmup(walls(*slow, *fast, *slow, *fast)) == 0  # it comes again
+    assert num_warmup(walls(*slow, *fast, *fast, *fast)) >= 20
+
+
 def test_only_enough_steps_before_the_profiler_and_what_they_compute_count() -> None:
     few, enough = (around_the_profiler(0.1, 0.05)[n:] for n in (11, 10))
     for records, expected in ((few, 0), (enough, 30)):

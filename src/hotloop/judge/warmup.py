@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import median, quantiles
 
 from hotloop.core.step import StepRecord
 from hotloop.judge.attribute import AFTER_PROFILER, steady, under_way
@@ -34,7 +34,8 @@ def tag_warmup(records: Sequence[StepRecord], *, on_cpu: bool = False) -> tuple[
     """The same records; those before the training is steady carry `warmup`.
 
     Steady from the first step on from which `WINDOW` steps in a row have no compiling among them and
-    a median that is at most 10 % above that of the second half. Steps that were tagged stay so. With
+    a median that is at most 10 % above that of the second half, or no higher than those of a quarter of
+    its windows: a machine that is busy now and then is no start. Steps that were tagged stay so. With
     fewer than four windows of steps, or where nothing is steady in the first half, nothing is added:
     what is slow all the time is not a start. Steps after torch's profiler was at work have no say where
     enough lie before it: what it frees changes how memory is given back, and a CPU's steps get faster.
@@ -72,6 +73,9 @@ def first_steady(records: Sequence[StepRecord]) -> int | None:
     if not later:
         return None
     limit = (1 + TOLERANCE) * median(later)
+    if len(later) >= 2 * WINDOW:
+        windows = [median(later[i : i + WINDOW]) for i in range(len(later) - WINDOW + 1)]
+        limit = max(limit, quantiles(windows, n=4)[2])
     last = tagged + int((len(records) - tagged) * LONGEST)
     for start in range(tagged, last + 1):
         window = records[start : start + WINDOW]
@@ -93,7 +97,8 @@ def _tag_after_profiler(records: tuple[StepRecord, ...]) -> tuple[StepRecord, ..
     """Leave out the steps that compute for clearly less time after the profiler than before it.
 
     By a tenth of a step, in the median, of forward, backward and update: waiting for data less says nothing. As many
-    steps right after it are looked at as before it: what becomes faster later does so for another reason.
+    steps right after it are looked at as before it: what becomes faster later does so for another reason. And by more than
+    the middle half of the steps before it lies apart: else other programs came and went.
     """
     seen = [i for i, record in enumerate(records) if "profiled" in record.tags]
     if not seen or len(under_way(records[: seen[0]])) < ENOUGH_BEFORE:
@@ -103,7 +108,8 @@ def _tag_after_profiler(records: tuple[StepRecord, ...]) -> tuple[StepRecord, ..
     if len(before) < WINDOW or len(after) < WINDOW:
         return records
     saved = median(_computing(before)) - median(_computing(after))
-    if saved <= TOLERANCE * median([record.wall_s for record in after]):
+    low, _, high = quantiles(_computing(before), n=4)
+    if saved <= max(TOLERANCE * median([record.wall_s for record in after]), high - low):
         return records
     return tuple(
         replace(record, tags=(*record.tags, AFTER_PROFILER)) if i > seen[-1] else record

@@ -236,6 +236,8 @@ def _speed_line(diagnosis: Diagnosis) -> str:
     some = f"{steps.measured:,} of " if steps.left_out else ""
     seen = some + numbers.counted(steps.measured + steps.left_out, "step")
     warmup = f"{seen} after {steps.warmup:,} of warm-up"
+    if diagnosis.worth is not None and steps.warmup > 10:  # of somebody's script
+        warmup += " (slower than later ones)"
     parts.append(f"{speed} over {'' if some else 'all '}{warmup}" if speed else warmup)
     if diagnosis.bound:
         parts.append(BOUNDS[diagnosis.bound])

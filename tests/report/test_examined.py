@@ -21,7 +21,6 @@ from hotloop.core.command_run import CommandRun, Ended
 from hotloop.core.judgement import Bound, Diagnosis, Finding, Steps, Worth
 from hotloop.judge.findings import FINDINGS
 from hotloop.judge.thresholds import FOREIGN, HEALTHY_BELOW
-from hotloop.judge.thresholds import WOULD_DO as judged_in_full
 from hotloop.report.evidence import evidence_rows, operator_rows, use_rows
 from hotloop.report.examined import (
     BUSY_MACHINE,
@@ -31,7 +30,6 @@ from hotloop.report.examined import (
     NOT_ATTACHED,
     NOT_WRITTEN,
     WORTH_SAYING,
-    WOULD_DO,
     cause,
     command_rows,
     examined_answer,
@@ -160,6 +158,8 @@ def test_what_was_not_looked_at_is_not_called_absent() -> None:
     unknown = Worth("not known", "the script's own lines: not observed")
     text = examined_answer(run(), diagnosis("compute", findings=(), worth=unknown), num_steps=60)
     assert text == "The training computes 65 % of the time; what would help is not known."
+    few = replace(diagnosis("compute", findings=(), worth=unknown), steps=Steps(28, 10, 0.1))
+    assert "is not known from 38 steps (50 would do)." in examined_answer(run(), few, num_steps=28)
     text = examined_answer(run(), diagnosis(None, findings=(), worth=unknown), num_steps=60)
     assert text == "What holds the training back is not known."
 
@@ -236,7 +236,6 @@ def test_few_steps_are_said_to_be_few() -> None:
     warmup = Diagnosis(None, Steps(0, 5, None))
     text = examined_answer(run(), warmup, num_steps=0)
     assert text == "Only 5 steps of warm-up were seen; 50 steps in all would do."
-    assert judged_in_full == WOULD_DO
     assert examined_answer(run(), None, num_steps=0) == "No step was recorded."
 
 

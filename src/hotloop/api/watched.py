@@ -26,10 +26,12 @@ from hotloop.core.child import DOCTOR, OF_A_TRIAL
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
+from hotloop.core.step import WOULD_DO
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.program import Examined, judged
 from hotloop.hardware.environment import read_host
 from hotloop.hardware.telemetry import telemetry
+from hotloop.judge.thresholds import ENOUGH_STEPS
 from hotloop.report import numbers
 from hotloop.runs.run_page import text_of
 from hotloop.runs.stored_run import StoredRun
@@ -78,6 +80,11 @@ class Watched(Run):
         else:
             self.directory = make_run_directory(self._out, "watch")
         began = time.perf_counter()
+        if is_little := self._steps is not None and self._steps < ENOUGH_STEPS:
+            note(
+                f"steps={self._steps} is too few to say what would help: give {ENOUGH_STEPS} or more, in a loop of "
+                f"{WOULD_DO} or more (10 are warm-up, a few are under torch's profiler)"
+            )
         self._finders = [*sys.meta_path]
         self._machine = read_host()
         self._run = CommandRun(
@@ -96,6 +103,7 @@ class Watched(Run):
         self._finish = install(
             self.directory,
             bound="" if self._steps is None else str(self._steps),
+            profile_at_bound=is_little,
             ended=self._enough,
             start_s=lambda: time.perf_counter() - began,
             saw=self.recent.saw,
@@ -137,11 +145,11 @@ class Watched(Run):
         self._run = replace(
             self._run,
             ended=ended,
-            returncode={"failed": 1, "by_itself": 0}.get(ended),
+            returncode=0 if ended == "by_itself" else None,
             wall_s=time.time() - self._run.started_at,
         )
         self._examined = judged(self.directory, self._run, self._machine, note)
-        if self._shows:
+        if self._shows and not isinstance(error, UsageError):  # which alone is to be read
             self._show()
 
     def _show(self) -> None:

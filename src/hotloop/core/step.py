@@ -40,6 +40,8 @@ TAGS = (
 `recompile`: something that was compiled before was compiled again, after the start.
 `after_profiler`: faster than those before torch's profiler was at work, by what it changed."""
 
+WOULD_DO = 50
+"""Steps with which somebody's loop is judged in full: warm-up, those that count, and those under torch's profiler."""
 
 _MAY_OVERFLOW = frozenset({"loss", "grad_norm"})
 _AMOUNTS = frozenset(

@@ -9,14 +9,14 @@ from statistics import median
 
 from hotloop.core.judgement import Bound, Diagnosis, Finding, Steps
 from hotloop.core.measurement import Measurement
-from hotloop.core.step import StepRecord
+from hotloop.core.step import WOULD_DO, StepRecord
 from hotloop.judge.attribute import AFTER_PROFILER, under_way
 from hotloop.judge.coverage import not_examined
 from hotloop.judge.findings import FINDINGS, finding
 from hotloop.judge.judged_run import JudgedRun, is_installed, judged_run
 from hotloop.judge.operations import is_moving, is_updating
 from hotloop.judge.ranks import hides_waiting, with_other_ranks
-from hotloop.judge.thresholds import HIGH, MODERATE, WOULD_DO
+from hotloop.judge.thresholds import HIGH, MODERATE
 from hotloop.judge.worth import worth
 
 WASTE: dict[str, Bound] = {

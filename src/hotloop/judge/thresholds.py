@@ -17,8 +17,6 @@ MOST = 0.999
 
 ENOUGH_STEPS, ENOUGH_S = 30, 1.0
 """Counted steps, and seconds of them, below which no gain is promised: one disturbance would decide."""
-WOULD_DO = 50
-"""Steps of a command with which it is judged in full: warm-up, `ENOUGH_STEPS`, and those under torch's profiler."""
 ENOUGH_SAMPLES = 5
 """Samples that a line needs to be named, and a kind of code to be found at all."""
 

@@ -6,6 +6,7 @@ import shlex
 
 from hotloop.core.command_run import CommandRun, Killed, describe_end, kill_hint, signal_name
 from hotloop.core.judgement import Bound, Diagnosis, Finding
+from hotloop.core.step import WOULD_DO
 from hotloop.report import numbers
 from hotloop.report.numbers import percent, ratio
 
@@ -98,8 +99,6 @@ def examined_answer(
     return f"{sentence[0].upper()}{sentence[1:]}{f'; {end}' if end else ''}.{few}{busy}"
 
 
-WOULD_DO = 50
-"""Steps of a command with which it is judged in full."""
 FEW_STEPS = 5
 """Steps below which the answer says how little it rests on."""
 BUSY_MACHINE = 0.2
@@ -122,7 +121,9 @@ def _main_clause(diagnosis: Diagnosis) -> str:
         return f"{clause}{remedy(best)}"
     bound = held_back(diagnosis)
     if diagnosis.worth is not None and diagnosis.worth.answer == "not known":
-        return bound if diagnosis.bound is None else f"{bound}; what would help is not known"
+        seen = diagnosis.steps.measured + diagnosis.steps.warmup + diagnosis.steps.left_out
+        few = f" from {seen} steps ({WOULD_DO} would do)" if seen < WOULD_DO else ""
+        return bound if diagnosis.bound is None else f"{bound}; what would help is not known{few}"
     small = f"{numbers.percent(WORTH_SAYING - 1)} faster"
     loose = any(f.gain_is_loose for f in diagnosis.findings)
     return bound if loose else f"{bound}; nothing was found that would make it {small}"
@@ -225,7 +226,9 @@ def _own_preparing(diagnosis: Diagnosis) -> float:
 
 def _end(run: CommandRun) -> str:
     """How the command ended, where that is not by itself and well."""
-    if run.ended == "failed" and run.returncode is not None:
+    if run.ended == "failed":
+        if run.returncode is None:  # of `hotloop.watch`
+            return "the block ended with an error"
         return f"the command {describe_end(run.returncode, run.killed_for_memory)}"
     if run.ended == "interrupted":
         return "it was interrupted"
@@ -243,7 +246,6 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
         case "by_itself":
             ended = f"by itself, with exit code 0,{took}"
         case "failed":
-            assert run.returncode is not None
             ended = _row_of_failure(run.returncode, took, run.killed_for_memory)
         case "enough_steps":
             ended = f"by {_enough(run)}{took}, without its own ending"
@@ -271,7 +273,9 @@ def _enough(run: CommandRun) -> str:
     return f"hotloop when {run.seconds:g} s of steps were counted"
 
 
-def _row_of_failure(returncode: int, took: str, killed: Killed | None) -> str:
+def _row_of_failure(returncode: int | None, took: str, killed: Killed | None) -> str:
+    if returncode is None:
+        return f"with an error{took}, which is its caller's"
     if returncode >= 0:
         return f"with exit code {returncode}{took}; its own message is in its output"
     name = signal_name(returncode)

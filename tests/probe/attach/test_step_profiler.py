@@ -67,6 +67,14 @@ def test_the_time_of_profiled_steps_is_that_of_the_device(
     assert (profiler.seen.step_s or 0) > 0.01
 
 
+@pytest.mark.parametrize(("after_counted", "enough"), [(None, 50), (20, 50), (200, 220)])
+def test_of_too_few_steps_it_says_how_many_would_do(
+    tmp_path: Path, after_counted: int | None, enough: int
+) -> None:
+    profiler = StepProfiler(Watch(tmp_path), lambda: True, after_counted=after_counted)
+    assert profiler.why_not == f"no profile: too few steps; {enough} in all would do"
+
+
 @pytest.mark.parametrize(("cuda", "opens"), [("12.4", False), ("12.6", True), ("13.0", True)])
 def test_stays_shut_after_a_capture_where_cupti_would_crash(
     profiler: StepProfiler, monkeypatch: pytest.MonkeyPatch, cuda: str, opens: bool

@@ -94,6 +94,7 @@ def install(
     directory: Path,
     *,
     bound: str,
+    profile_at_bound: bool = True,
     ended: Callable[[], object] = end_process,
     start_s: Callable[[], float | None] = seconds_since_start,
     saw: Callable[[Step], None] = lambda step: None,
@@ -101,9 +102,11 @@ def install(
     beside_s: Callable[[], float] = lambda: 0.0,
 ) -> Callable[[], None]:
     """Hook this process. bound: call `ended` after so many steps that count, or seconds of them (see `Enough`), and after
-    the profile. start_s: what its start has taken by now. saw: called with each step, in the thread that steps.
+    the profile. profile_at_bound: the profile comes after these steps; a loop that may end before them has it as early as
+    without a bound. start_s: what its start has taken by now. saw: called with each step, in the thread that steps.
     most_cost: as `Watch`. beside_s: as `Cost`. Returns what writes all that was seen, and looks no longer."""
-    parts = Parts(directory, profile_after=int(bound) if bound.isdecimal() else None)
+    at_bound = profile_at_bound and bound.isdecimal()
+    parts = Parts(directory, profile_after=int(bound) if at_bound else None)
     watch, writer = parts.watch, Writer(parts)
     watch.most_cost, parts.cost.beside_s = most_cost, beside_s
     enough = Enough(watch, parts.profiler, bound)

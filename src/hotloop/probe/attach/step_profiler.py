@@ -16,6 +16,7 @@ from torch import _utils_internal
 from torch.torch_version import TorchVersion
 
 from hotloop.core.census import NO_OPTIMIZER
+from hotloop.core.step import WOULD_DO
 from hotloop.probe import entry
 from hotloop.probe.attach.operators import Seen, Span, summed
 from hotloop.probe.attach.watch import Watch
@@ -49,7 +50,8 @@ class StepProfiler:
         self.over = False
         self.seen: Seen | None = None
         self._waited_s = 0.0
-        self.why_not = f"no profile: fewer than {FIRST_STEP + STEPS} steps were recorded"
+        would_do = max(WOULD_DO, (after_counted or 0) + 20)
+        self.why_not = f"no profile: too few steps; {would_do} in all would do"
 
     def install(self) -> None:
         """Know of it when the script profiles."""

@@ -33,8 +33,9 @@ def step() -> None:
 def watch(*, steps: int | None = None, out: str | Path | None = None, show: bool = True) -> Watched:
     """Look at the training steps that are made in `with hotloop.watch() as seen: train()`, whatever loop makes them.
 
-    steps: look no longer than at so many, after the warm-up; the loop goes on. out: a new directory to keep what was
-    recorded in. show: print what was found at the end of the block. Afterwards `seen.findings`, `seen.diagnosis`,
+    steps: look no longer than at so many, after the warm-up; the loop goes on. To say what would help takes 30, in a loop of
+    50 steps or more: 10 are warm-up, a few are under torch's profiler. out: a new directory to keep what was recorded in.
+    show: print what was found at the end of the block, unless a `UsageError` ended it. Afterwards `seen.findings`, `seen.diagnosis`,
     `seen.save("run.html")` and `seen.to_dict()`. Does nothing in a process that `hotloop doctor` examines. Raises
     `UsageError` inside another such block, without torch, or where `out` is there already.
     """
@@ -67,17 +68,18 @@ def compare(
     *,
     steps: int = 60,
     warmup_steps: int = 20,
+    budget: str | None = None,
     out: str | Path | None = None,
 ) -> Run:
     """Which of two commands trains faster: `hotloop.compare("python train.py", "python train.py --fused")`.
 
     Each runs for so many steps in 4 to 10 interleaved pairs of fresh processes, until these decide; what they write is thrown
-    away. out: where the run is kept, and goes on. Returns the run: its `verdict` has the outcome, ratio, interval and whether
-    both learn the same. Raises `UsageError`, `EnvironmentFailed`, `CommandFailed`, and `Interrupted` after Ctrl-C.
+    away. budget: but for the first, no pair is begun that would not fit into it (`"5m"`). out: where the run is kept, and goes
+    on. Returns the run: its `verdict` has the outcome, ratio, interval and whether both learn the same. Raises `UsageError`, `EnvironmentFailed`, `CommandFailed`, and `Interrupted` after Ctrl-C.
     """
     from hotloop.api.run import compare
 
-    return compare(baseline, candidate, steps, warmup_steps, out)
+    return compare(baseline, candidate, steps, warmup_steps, budget, out)
 
 
 def fit(

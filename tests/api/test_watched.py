@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -136,13 +137,17 @@ def test_an_error_in_the_block_is_the_callers_and_what_was_seen_stays(tmp_path: 
     body = """
 try:
     with hotloop.watch(show=False, out="kept") as seen:
-        train(40)
+        train(8)
         raise KeyError("mine")
 except KeyError as error:
-    print(json.dumps([str(error), seen.to_dict()["doctor"]["ended"], len(seen.findings)]))
+    print(json.dumps([str(error), seen.to_dict()["doctor"]["ended"], str(seen)]))
 """
-    error, ended, _ = said(ran(body, tmp_path))
+    error, ended, shown = said(ran(body, tmp_path))
     assert (error, ended) == ("'mine'", "failed")
+    assert (
+        "8 steps of warm-up were seen; 50 steps in all would do: the block ended with an error."
+        in shown
+    )
     assert (tmp_path / "kept" / "diagnosis.json").is_file()
     again = ran(body, tmp_path)  # what is kept is not written over
     assert again.returncode != 0
@@ -161,6 +166,24 @@ def test_what_it_cannot_do_is_one_clear_error(tmp_path: Path, body: str, what: s
     done = ran(body, tmp_path)
     assert done.returncode != 0
     assert f"UsageError: {what}" in done.stderr or what in done.stderr.splitlines()[-2]
+    assert "No step was recorded" not in done.stderr  # no report beside it
+
+
+def test_so_many_steps_are_needed_is_one_rule(tmp_path: Path) -> None:
+    body = """
+with hotloop.watch(steps=29, show=False):
+    pass
+with hotloop.watch(steps=200, show=False) as seen:
+    train(60, 0.01)
+print(json.dumps(str(seen)))
+"""
+    done = ran(body, tmp_path)
+    assert "no profile" not in said(done)
+    assert (
+        "steps=29 is too few to say what would help: give 30 or more, in a loop of 50 or more"
+        in done.stderr
+    )
+    assert "steps=200" not in done.stderr
 
 
 def test_a_block_without_steps_says_what_was_looked_for(tmp_path: Path) -> None:
@@ -204,11 +227,17 @@ print(json.dumps([run.diagnosis.breakdown == again.diagnosis.breakdown, str(run)
 def test_two_commands_are_compared_and_the_comparison_read_again(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP + "train(60, float(sys.argv[1]))")
     body = """
-found = hotloop.compare("python train.py 0.02", "python train.py 0.005", steps=20, warmup_steps=5, out="kept")
+asked = dict(steps=20, warmup_steps=5, out="kept")
+short = hotloop.compare("python train.py 0.02", "python train.py 0.005", budget="1s", **asked).verdict.num_pairs
+found = hotloop.compare("python train.py 0.02", "python train.py 0.005", **asked)
 again = hotloop.load_run("kept").verdict
-print(json.dumps([found.verdict.outcome, found.verdict.ratio_low, found.verdict.parity.result, again == found.verdict]))
+print(json.dumps([found.verdict.outcome, found.verdict.ratio_low, found.verdict.parity.result, again == found.verdict, short, str(found)]))
 """
-    outcome, low, parity, is_same = said(ran(body, tmp_path))
+    done = ran(body, tmp_path)
+    outcome, low, parity, is_same, short, shown = said(done)
+    assert short == 1
+    assert "failed runs" not in shown
+    assert re.search(r"pair 3 of up to 10: \w+ \(so far \d\.\d\dx\) .* s in all", done.stderr)
     assert outcome == "improved"
     assert low > 1.3
     assert parity in ("same", "within_noise")
@@ -220,6 +249,10 @@ print(json.dumps([found.verdict.outcome, found.verdict.ratio_low, found.verdict.
     [
         ('hotloop.compare("", "python b.py")', "there is no command to examine"),
         ('hotloop.compare("nothing-here", "python b.py")', "cannot run `nothing-here`"),
+        (
+            'hotloop.compare("python a.py", "python b.py", budget="5")',
+            "'5' has no unit; say 5m or 5s",
+        ),
     ],
 )
 def test_a_comparison_that_cannot_begin_is_one_clear_error(

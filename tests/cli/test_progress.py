@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from hotloop.cli import progress as drawing
-from hotloop.cli.progress import plain_lines, progress_bar
+from hotloop.cli.progress import progress_bar
+from hotloop.core.progress import plain_lines
 
 
 @pytest.fixture

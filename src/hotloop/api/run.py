@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -15,7 +16,9 @@ from hotloop.core.child import STEP_CLOCK_SAMPLES
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, Interrupted, UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Verdict
+from hotloop.core.progress import plain_lines
 from hotloop.doctor.starting_point import start_of
+from hotloop.doctor.trial_costs import budget_of
 from hotloop.report.html import render_html, write_html
 from hotloop.runs.run_page import object_of, page_of, text_of
 from hotloop.runs.stored_run import StoredRun, read_run
@@ -139,10 +142,24 @@ def compare(
     candidate: str | Sequence[str],
     steps: int,
     warmup_steps: int,
+    budget: str | None,
     out: str | Path | None,
 ) -> Run:
     """As `hotloop.compare`."""
-    workdir = Path.cwd()
+    try:
+        budget_s = budget_of(budget or "none")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    workdir, began = Path.cwd(), time.monotonic()
+    pairs_began = [began]
+
+    def is_up(verdict: Verdict, num_new: int) -> bool:
+        """Where another pair as long as the last one would not fit."""
+        now = time.monotonic()
+        if up := now - began + now - pairs_began[-1] > budget_s:
+            note(f'another pair does not fit into {budget}; `out="{directory}"` goes on')
+        return up
+
     arms = [
         Arm(
             name,
@@ -162,7 +179,9 @@ def compare(
         plan=TrialPlan(warmup_steps=warmup_steps, steps=steps, timeout_s=TIMEOUT_S),
         parity_class="reduced_precision",
         workdir=start_of(directory, workdir),
-        on_pair=lambda pair: note(f"pair {pair.number} of up to {pair.up_to}"),
+        stop_now=is_up,
+        progress=plain_lines(lambda text: note(f"{text}, {time.monotonic() - began:.0f} s in all")),
+        on_pair=lambda pair: pairs_began.append(time.monotonic()),
     )
     return Run(directory)
 

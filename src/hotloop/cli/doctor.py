@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,23 +21,19 @@ ALL = "all"
 
 
 class Budget(click.ParamType[float]):
-    """`90s`, `10m` or `2h`, since a bare number could be any of them; or `none`: infinite."""
+    """As `budget_of` reads it."""
 
     name = "time"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        if isinstance(value, float):
-            return value
-        if value == "none":
-            return math.inf
-        match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*([smh]?)", str(value).strip())
-        if match is None or not float(match[1]):
-            self.fail(f"{value!r} is no time; write 90s, 10m or 2h", param, ctx)
-        if not match[2]:
-            self.fail(f"{value!r} has no unit; say {match[1]}m or {match[1]}s", param, ctx)
-        return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+        from hotloop.doctor.trial_costs import budget_of
+
+        try:
+            return value if isinstance(value, float) else budget_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Hosts(click.ParamType[Network]):

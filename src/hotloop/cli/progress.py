@@ -6,15 +6,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from hotloop.cli.output import can_show, say_if_read
-from hotloop.core.progress import Progress, silent
+from hotloop.core.progress import Progress, plain_lines, silent
 
 DRAW_EVERY_S = 0.5
 """Also while a child is being timed, so a bar must cost next to nothing: no thread, two draws a second."""
-LINE_EVERY_S = 15.0
 
 
 @contextmanager
@@ -25,31 +24,6 @@ def progress_bar() -> Iterator[Progress]:
             yield progress
     else:
         yield plain_lines(say_if_read)
-
-
-def plain_lines(write: Callable[[str], None]) -> Progress:
-    """Lines for logs: one for a new `what`, one when it is done, else one every `LINE_EVERY_S`."""
-    current = ""
-    finished = False
-    written_at = 0.0
-
-    def progress(what: str, done: float, total: float | None, note: str = "") -> None:
-        nonlocal current, finished, written_at
-        now = time.monotonic()
-        ended = total is not None and done >= total
-        new = what != current
-        if new:
-            current, finished = what, False
-        if not (new or (ended and not finished) or (now - written_at >= LINE_EVERY_S)):
-            return
-        if finished:  # after the end, only another `what` is news
-            return
-        finished = ended
-        written_at = now
-        share = f" {100 * done / total:3.0f} %" if total else ""
-        write(f"{what}{share}{'  ' + note if note else ''}")
-
-    return progress
 
 
 @contextmanager

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
 
+LINE_EVERY_S = 15.0
 Progress = Callable[[str, float, float | None, str], None]
 """`progress(what, done, total, note)`: `total` is `None` while unknown; `note` is a few words."""
 
 
 def silent(what: str, done: float, total: float | None, note: str = "") -> None:
     """Reports to nobody."""
+
+
+def plain_lines(write: Callable[[str], None]) -> Progress:
+    """Lines for logs: one for a new `what`, one when it is done, else one every `LINE_EVERY_S`."""
+    current, finished, written_at = "", False, 0.0
+
+    def progress(what: str, done: float, total: float | None, note: str = "") -> None:
+        nonlocal current, finished, written_at
+        now = time.monotonic()
+        ended = total is not None and done >= total
+        if new := what != current:
+            current, finished = what, False
+        if not (new or (ended and not finished) or (now - written_at >= LINE_EVERY_S)):
+            return
+        if finished:  # after the end, only another `what` is news
+            return
+        finished = ended
+        written_at = now
+        share = f" {100 * done / total:3.0f} %" if total else ""
+        write(f"{what}{share}{'  ' + note if note else ''}")
+
+    return progress
 
 
 @dataclass(frozen=True, slots=True)

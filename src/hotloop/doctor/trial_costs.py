@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -120,6 +121,18 @@ def budget_text(seconds: float) -> str:
         if seconds > 3 * length:
             return f"{math.ceil(seconds / length)}{unit}"
     return f"{math.ceil(seconds)}s"
+
+
+def budget_of(text: str) -> float:
+    """Seconds of `90s`, `10m` or `2h`, since a bare number could be any of them; `none`: infinite. Raises `ValueError`."""
+    if text == "none":
+        return math.inf
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*([smh]?)", text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is no time; write 90s, 10m or 2h")
+    if not match[2]:
+        raise ValueError(f"{text!r} has no unit; say {match[1]}m or {match[1]}s")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def loss_steps(measurement: Measurement) -> int:

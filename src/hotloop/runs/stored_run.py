@@ -289,17 +289,16 @@ def _state(
 
 
 def _targets(found: StoredRun) -> tuple[Target, ...]:
-    run = found.run
-    if run.command_run is not None:  # these bars are for hotloop's own trainer
-        return ()
+    run, trials = found.run, found.trials
     config = None if run.settings is None else run.settings.config
-    if config is not None and not isinstance(config, RunConfig):  # of language models alone
-        return ()
+    of_scripts = run.command_run is not None or (trials is not None and trials.of_scripts)
+    if of_scripts or not isinstance(config, RunConfig | None):
+        return ()  # these bars are for hotloop's own trainer of language models
     repeats: tuple[tuple[StepRecord, ...], ...] = ()
-    if found.trials is not None:
+    if trials is not None:
         trained = (found.quickstart or {}).get("trained") or {}
         with_plain = trained.get("settings") == "plain"
-        processes = found.trials.baseline_runs if with_plain else found.trials.candidate_runs
+        processes = trials.baseline_runs if with_plain else trials.candidate_runs
         repeats = tuple(process.records for process in processes)
     try:
         return check_targets(

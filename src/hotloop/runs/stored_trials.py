@@ -32,6 +32,7 @@ class Trials:
     """Processes at most; `None` where the plan cannot be read."""
     num_cut_off: int
     """Processes that began and did not end."""
+    of_scripts: bool  # not of hotloop's own trainer
 
     @property
     def baseline_runs(self) -> tuple[Measurement, ...]:
@@ -91,6 +92,7 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
             measured=tuple(measured),
             num_planned=_num_planned(plan),
             num_cut_off=num_cut_off,
+            of_scripts=plan["baseline"].get("records", "run") != "run",
         ),
         problems,
     )

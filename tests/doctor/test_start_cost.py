@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_trials import Machine, Trying, product
+from simulated_trials import Machine, Trying, process, product
+from test_step_queue import LOADER
 
-from hotloop.core.measurement import Measurement
+from hotloop.core.census import Census
+from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.doctor.fix_costs import over_epochs
+from hotloop.doctor.fixes import Fix
+from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.report.ledger import render_ledger
+from hotloop.trial.session import SessionResult
 
 
 class Compiling(Machine):
@@ -84,3 +91,36 @@ def test_what_is_no_faster_says_what_its_start_costs_and_pays_for_nothing(trying
     assert entry.start_s == pytest.approx(3.0, rel=0.05)
     assert entry.pays_after_steps is None
     assert "starting takes" not in render_ledger(ledger)
+
+
+@pytest.mark.parametrize(
+    ("of_case", "ratio"),
+    [
+        ({}, 200 / 60),  # 200 steps of 0.1 s against as many of 0.02 s and 2 s for the workers
+        ({"value": "8 persistent"}, None),
+        ({"per_epoch": 50}, None),  # its starts were among the steps that were timed
+        ({"per_epoch": None}, None),
+        ({"num_workers": 2}, None),
+        ({"later_s": 0.0}, None),
+        ({"tags": ("compile",)}, None),
+    ],
+)
+def test_workers_that_start_with_each_epoch_are_counted_over_whole_epochs(
+    of_case: dict[str, Any], ratio: float | None
+) -> None:
+    case = {"value": 8, "per_epoch": 200, "num_workers": 0, "later_s": 2.0, "tags": ()} | of_case
+    plan = Plan(5, 55, 60.0)
+    without, fast = process(0.1, plan, "baseline"), process(0.02, plan, "workers")
+    first, *others = fast.records  # half of it is in the first step, half after the last one
+    first = replace(
+        first, wall_s=first.wall_s + case["later_s"] / 2, tags=(*first.tags, *case["tags"])
+    )
+    took = (fast.process_s or 0.0) + case["later_s"]
+    fast = replace(fast, records=(first, *others), process_s=took)
+    loader = replace(LOADER, per_epoch=case["per_epoch"], num_workers=case["num_workers"])
+    verdict = Verdict("improved", 5.0, 4.9, 5.1, 0.99, Parity("same", "bitwise"), "a", "b")
+    result = SessionResult(verdict, ((without, fast),) * 4, (), Path())
+    fix = Fix(CATALOGUE["loader_workers"], case["value"], (), None)
+    found = over_epochs(Census(loaders=(loader,)), [fix], result)
+    assert found == (None if ratio is None else pytest.approx(ratio))
+    assert over_epochs(Census(loaders=(loader,)), [], None) is None

@@ -8,11 +8,13 @@ import pytest
 from simulated_trials import Machine, Trying, product
 
 from hotloop.core.census import Census, LoaderUse
-from hotloop.core.judgement import Interval
+from hotloop.core.judgement import Diagnosis, Interval, Steps
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
+from hotloop.doctor.fixes import fixes_for
 from hotloop.doctor.training_loader import StepQueue, script_queue, value_that_shows
 from hotloop.doctor.trial_costs import plan_for
+from hotloop.hardware import limits as machines
 from hotloop.optimizations.catalogue import CATALOGUE
 
 ENVIRONMENT = Environment(
@@ -60,6 +62,17 @@ def test_more_than_is_possible_is_no_gain(trying: Trying) -> None:
     assert entry.why.startswith("inconclusive: 12x is more than")
     assert entry.verdict is not None
     assert entry.verdict.outcome == "inconclusive"
+
+
+@pytest.mark.parametrize(("workers", "waits", "most"), [(0, 0.5, 16), (0, 0.98, 9), (2, 0.5, 4)])
+def test_what_is_possible_takes_into_account_that_the_rest_may_compute_faster(
+    workers: int, waits: float, most: float
+) -> None:
+    found = Diagnosis("input", Steps(40, 3, 0.01), {"data_wait": waits})
+    machine = machines.Machine("cpu", (), None, 2)
+    only = {"loader_workers": (8,)}
+    (fix,) = fixes_for(found, machine, census(num_workers=workers), only=only)
+    assert fix.most_ratio == most
 
 
 EXPECTED = Interval(1.1, 1.05, 1.2)

@@ -47,6 +47,11 @@ def test_answer_comes_first_and_every_fix_has_its_line() -> None:
     assert "nothing <here> to apply it to" in said[3]
     assert render_ledger(ledger(MISSED)).startswith("No fix was kept, and none came as far")
     assert "No fix that can be tried" in render_ledger(ledger())
+    assert "predicted 1.05 to 1.09, all else equal" in render_ledger(ledger(KEPT))
+    epochs = replace(ledger(KEPT, kept=("fused_optimizer",)), together_over_epochs=1.05)
+    assert ledger_answer(epochs).endswith(
+        "fresh pairs; 1.05x over whole epochs, as each starts its workers again."
+    )
 
 
 def test_budget_that_ended_before_anything_was_proven_is_the_answer() -> None:
@@ -59,7 +64,7 @@ def test_budget_that_ended_before_anything_was_proven_is_the_answer() -> None:
 def test_gain_near_the_smallest_that_shows_is_said_to_be_overstated() -> None:
     found = ledger(KEPT, kept=("fused_optimizer",))
     near = replace(found, together=replace(VERDICT, minimum_detectable_effect=0.07))
-    said = "close to the smallest that its pairs could show (7 %) is on average overstated"
+    said = "show gains from 1.07x on; one near or below that is on average overstated"
     assert said in render_ledger(near)
     assert said in page_of(near)
     far = replace(found, together=replace(VERDICT, minimum_detectable_effect=0.02))

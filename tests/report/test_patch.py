@@ -93,6 +93,9 @@ What this changes:
 ```
 """
     )
+    epochs = replace(found, together_over_epochs=1.2)
+    said = render_pull_request(epochs, diagnosis, None, b"")
+    assert "each counted; 1.20x over whole epochs, as each starts its workers again." in said
 
 
 def test_source_that_holds_a_fence_does_not_end_the_diff_of_a_pull_request() -> None:

@@ -86,6 +86,9 @@ class Ledger:
     together_pooled: float | None = None
     """The ratio over all pairs of the only fix that is kept, those that chose it and the fresh ones. It has no interval:
     looking at pairs chose how many there are. `None`: several were kept, whose pairs alone are others, or none was."""
+    together_over_epochs: float | None = None
+    """The ratio over whole epochs, where each starts its loader workers again and `together` counted steps within one. `None`:
+    no epoch does, it makes less than 1 %, or how long an epoch is is not known."""
     continued: bool = False
     """Trials of an earlier call were used, whose time is not part of `wall_s`."""
     asked: tuple[str, ...] = ()

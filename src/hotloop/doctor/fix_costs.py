@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
+from hotloop.core.census import Census
 from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.doctor.compared_arms import compared_arms
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_runner import TrialRunner
+from hotloop.judge.outcome import MIN_MARGIN
 from hotloop.trial.session import Pair, SessionResult
 
 MOST = 0.9
@@ -92,6 +94,38 @@ def _pace(run: Measurement) -> float:
     """Losses are of runs that mark no warm-up: their later half."""
     counted = run.counted()
     return fmean(record.wall_s for record in counted[len(counted) // 2 :])
+
+
+def over_epochs(
+    census: Census | None, fixes: Sequence[Fix], result: SessionResult | None
+) -> float | None:
+    """The ratio over whole epochs, each of which starts and ends workers that the loader had none of; `None`: see `Ledger`."""
+    loader = census.slowest_loader() if census is not None else None
+    settings = [f.technique.setting(f.value) for f in fixes if f.technique.setting is not None]
+    starts = any(s.get("num_workers") and not s.get("persistent_workers") for s in settings)
+    ratio = result.verdict.ratio if result is not None and starts else None
+    if census is None or loader is None or result is None or ratio is None:
+        return None
+    if loader.num_workers or not loader.per_epoch:
+        return None
+    steps = loader.per_epoch / census.batches_per_step()
+    runs = [run for pair in result.pairs for run in pair]
+    # A comparison over several epochs holds their starts; compiling would be taken for one.
+    if any(len(run.records) > steps or "compile" in r.tags for run in runs for r in run.records):
+        return None
+    longer = [_around_s(candidate) - _around_s(baseline) for baseline, candidate in result.pairs]
+    epoch_s = steps * fmean(_mean_s(baseline) for baseline, _ in result.pairs)
+    over = epoch_s / (epoch_s / ratio + max(median(longer), 0.0))
+    return over if min(longer) > 0 and ratio / over >= 1 + MIN_MARGIN else None
+
+
+def _around_s(run: Measurement) -> float:
+    """Seconds of a process before its first step, by which that is longer than others, and after its last."""
+    return (run.process_s or 0.0) - math.fsum(r.wall_s for r in run.records[1:]) - _mean_s(run)
+
+
+def _mean_s(run: Measurement) -> float:
+    return fmean(record.wall_s for record in run.counted())
 
 
 def with_memory(entry: TriedFix, pairs: Sequence[Pair]) -> TriedFix:

@@ -14,7 +14,7 @@ from hotloop.doctor.budget import asked_s, first_losses_s, needed_s, proves_at_o
 from hotloop.doctor.compared_arms import class_of
 from hotloop.doctor.confirmation import Confirmed, confirmed
 from hotloop.doctor.directory import store_options
-from hotloop.doctor.fix_costs import with_costs
+from hotloop.doctor.fix_costs import over_epochs, with_costs
 from hotloop.doctor.fix_stack import order_of, stack
 from hotloop.doctor.fix_status import (
     confirmed_over_more,
@@ -103,6 +103,7 @@ class FixTrials:
         kept_names = tuple(fix.name for fix in found.fixes) if is_kept else ()
         is_chosen = len(kept_names) == 1 and kept_names[0] not in self.proven
         chose = tried[kept_names[0]].verdict if is_chosen else None
+        whole = over_epochs(runner.census, found.fixes, found.result) if is_kept else None
         return runner.ledger(
             tuple(tried.values()),
             kept_names,
@@ -110,6 +111,7 @@ class FixTrials:
             not_comparable=self.comparisons.not_comparable,
             together_patched=found.patched,
             together_pooled=pooled_ratio(chose, together),
+            together_over_epochs=whole,
             continue_with=self._continue_with(),
         )
 

@@ -25,11 +25,10 @@ from hotloop.doctor.training_loader import (
 )
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
-from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.optimization import BatchesAhead, Optimization
 
 MEASURING = 1.01
 """What a prediction leaves to the measuring: two runs of one script differ by about that on a quiet machine."""
-
 
 LEAST_GAIN = 1.05
 """A ratio: a fix of which less is expected is not tried unless asked for, nor one where a proven one leaves less of its
@@ -127,11 +126,19 @@ def fixes_for(
                 expected(technique, value, asking),
                 warmup_for(census) if warmup_for is not None and census is not None else 0,
                 queue_of(ahead, census) if ahead and census else script_queue(census),
-                ahead.most_ratio if ahead else None,
+                _most_ratio(ahead, diagnosis) if ahead else None,
                 _acts_every(technique, asking),
             )
         )
     return tuple(sorted(found, key=lambda fix: -fix.promise))
+
+
+def _most_ratio(ahead: BatchesAhead, diagnosis: Diagnosis) -> float | None:
+    """Of a loader without workers: a step lasts at least an nth of its wait. The rest may become shorter, too: a CPU that slept computes slowly."""
+    most, waits = ahead.most_ratio, diagnosis.breakdown.get("data_wait")
+    if most is None or most <= ahead.workers or not waits:  # not above: it has workers already
+        return most
+    return max(most, ahead.workers / waits)
 
 
 def asked_for(only: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -165,7 +172,8 @@ def _did_you_mean(name: str) -> str:
 
 def _value(technique: Optimization, said: str) -> Any:
     value = next((each for each in technique.settings if _shown(each) == said), None)
-    if value is None and technique.values_for is not None and re.fullmatch("[0-9]{1,6}", said):
+    is_number = technique.values_for is not None and technique.settings != (True,)
+    if value is None and is_number and re.fullmatch("[0-9]{1,6}", said):
         value = int(said)  # what fits depends on the run
     if value is None:
         raise UsageError(

@@ -27,7 +27,7 @@ class BatchesAhead:
     batches: int
     """The most that are under way at a time: workers times prefetch factor."""
     most_ratio: float | None = None
-    """No ratio above this is possible."""
+    """No ratio above this is possible as long as the rest of a step stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

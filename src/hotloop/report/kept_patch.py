@@ -9,7 +9,7 @@ from hotloop.core.judgement import Diagnosis, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment
 from hotloop.report import numbers
-from hotloop.report.ledger import ratio_words, start_cost
+from hotloop.report.ledger import ratio_words, start_cost, whole_epochs
 
 BEGINS = "<!-- hotloop doctor -->"
 """First line of the text, so that it is known again."""
@@ -74,7 +74,7 @@ def _conditions(
     steps = ledger.together_steps or ledger.steps
     lines = [
         f"- Speed: {ratio_words(verdict)}, {verdict.outcome}; interleaved fresh processes of the patched script and "
-        f"of the unchanged one, {steps} steps of each counted.",
+        f"of the unchanged one, {steps} steps of each counted{whole_epochs(ledger)}.",
         f"- What it learns: {verdict.parity.reason}.",
     ]
     if others:

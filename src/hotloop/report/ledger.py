@@ -27,7 +27,15 @@ def ledger_answer(ledger: Ledger) -> str:
     if ledger.together is None:
         return f"Kept {names}, but together they could not be measured."
     fresh = "fresh processes" if ledger.together.switched else "fresh pairs"
-    return f"With {names}: {ratio_words(ledger.together)}, {ledger.together.outcome}, on {fresh}."
+    measured = f"{ratio_words(ledger.together)}, {ledger.together.outcome}, on {fresh}"
+    return f"With {names}: {measured}{whole_epochs(ledger)}."
+
+
+def whole_epochs(ledger: Ledger) -> str:
+    """What follows the ratio of steps where each epoch starts its workers again."""
+    whole = numbers.ratio(ledger.together_over_epochs)
+    known = ledger.together_over_epochs is not None
+    return f"; {whole} over whole epochs, as each starts its workers again" if known else ""
 
 
 def render_ledger(ledger: Ledger) -> str:
@@ -61,10 +69,10 @@ def overstated(ledger: Ledger) -> str:
             f"over all its pairs, those that chose it too: {numbers.ratio(ledger.together_pooled)}"
         )
     if fresh.is_overstated:
-        least = numbers.percent(fresh.minimum_detectable_effect)
+        least = numbers.ratio(1 + (fresh.minimum_detectable_effect or 0.0))
         said.append(
-            f"a gain this close to the smallest that its pairs could show ({least}) is on average "
-            "overstated: in simulations by a twentieth to a third of the gain"
+            f"pairs that differ as these do show gains from {least} on; one near or below that is on average overstated: "
+            "in simulations by a twentieth to a third of the gain"
         )
     return "; ".join(said)
 
@@ -112,8 +120,9 @@ def memory_cost(fix: TriedFix) -> str:
 def _expected(fix: TriedFix) -> str:
     if fix.predicted is not None:
         low, high = fix.predicted.ratio_low, fix.predicted.ratio_high
-        return f"predicted {numbers.interval(low, high)}"
-    return f"predicted at most {numbers.ratio(fix.gain_at_most)}" if fix.gain_at_most else ""
+        return f"predicted {numbers.interval(low, high)}, all else equal"
+    most = fix.gain_at_most
+    return f"predicted up to {numbers.ratio(most)}, all else equal" if most else ""
 
 
 def ratio_words(verdict: Verdict) -> str:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from hotloop.core.census import Census
 from hotloop.core.child import APPLIED_FILE
@@ -19,6 +20,7 @@ from hotloop.doctor.trial_reports import why_not_applied
 from hotloop.hardware.environment import fast_on_cuda
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.probe.foreign_process import describe_optimizer
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
 FOUND = Diagnosis(
@@ -60,6 +62,20 @@ def test_float16_is_tried_where_a_gpu_has_no_bfloat16(
     gpu = Machine("cuda", fast_on_cuda(capability), None, 1)
     (fix,) = fixes_for(replace(FOUND, findings=FOUND.findings[1:2]), gpu, Census())
     assert (fix.name, fix.value) == ("precision", value)
+
+
+def test_what_the_script_chose_and_threads_beside_other_programs_are_not_tried() -> None:
+    crowded = Finding("HL803", "", 4.0)
+    found = replace(FOUND, findings=(*FOUND.findings, crowded))
+    seen = Census("cpu", num_threads=8, cpus=2.0, optimizer="AdamW")
+    names = [fix.name for fix in fixes_for(found, CPU, seen)]
+    assert sorted(names) == ["fused_optimizer", "precision", "threads"]
+    weights = [torch.zeros(2, requires_grad=True)]
+    chosen = [torch.optim.AdamW(weights, foreach=each) for each in (None, True, False)]
+    described = ["AdamW", "AdamW(foreach)", "AdamW(foreach=False)"]
+    assert [describe_optimizer(each) for each in chosen] == described
+    full = replace(seen, machine_busy=0.97, foreign_busy=0.8, optimizer=described[2])
+    assert [fix.name for fix in fixes_for(found, CPU, full)] == ["precision"]
 
 
 def test_what_is_asked_for_is_tried_and_nothing_else() -> None:

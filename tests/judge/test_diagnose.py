@@ -70,7 +70,12 @@ def test_an_unfused_optimizer_is_found_from_five_per_cent_of_the_step() -> None:
         (None, []),
     ):
         assert codes(diagnose(measured(slow, replace(HEALTHY, optimizer=name)))) == found
+    for name in ("AdamW(foreach)", "AdamW(foreach=False)"):
+        (finding,) = diagnose(measured(slow, replace(HEALTHY, optimizer=name))).findings
+        assert finding.optimization is None
+        assert "fused=True in place of the `foreach` that the script chose" in finding.advice
     (finding,) = diagnose(measured(slow, replace(HEALTHY, optimizer="AdamW"))).findings
+    assert finding.optimization == "fused_optimizer"
     share = 0.25 / sum(slow.values())
     assert finding.gain_at_most == pytest.approx(1 / (1 - 1.25 * share))
     assert diagnose(measured(slow)).bound == "compute"

@@ -138,7 +138,11 @@ def test_beside_programs_that_fill_the_machine_fewer_threads_are_advised_and_no_
     assert finding is not None
     assert finding.optimization is None, "a patch would slow down all the hours without others"
     assert "OMP_NUM_THREADS=1" in finding.advice
+    assert "`threads` is not tried" in finding.advice
     assert finding.evidence["other_programs"] == 0.8
+    slow = replace(HEALTHY, cpus=2.0, num_threads=2, optimizer="AdamW", **CROWDED)
+    update = {"data_wait": 0.03, "backward": 0.04, "optimizer": 0.03}
+    assert codes(diagnose(script(steps(update), slow)))[0] == "HL803", "its gain is the largest"
     half = {"machine_busy": 0.97, "foreign_busy": 0.2}
     assert found(script(steps(), replace(HEALTHY, num_threads=8, **half)), "HL803") is None
 

@@ -188,12 +188,13 @@ def _moves_memory(run: JudgedRun) -> bool:
 
 
 def _rank(finding: Finding) -> tuple[bool, bool, float, str]:
-    """Highest gain first; those whose bound is loose after those whose bound means something.
+    """Highest gain first; those whose bound is loose after those whose bound means something, but for threads that wait for each other.
 
-    Before all of them what is there for debugging alone, and slows down what the others speak of.
+    Before all of them what is there for debugging alone: like those threads it slows down what the others speak of.
     """
     debugs = finding.code == "HL807"
-    return not debugs, finding.gain_is_loose, -finding.gain_at_most, finding.code
+    is_last = finding.gain_is_loose and finding.code != "HL803"
+    return not debugs, is_last, -finding.gain_at_most, finding.code
 
 
 def _steps(records: tuple[StepRecord, ...]) -> Steps:

@@ -14,8 +14,8 @@ optimizer_fraction)`: what its passes over memory push out of the caches is fetc
 (small models in public scripts gained up to 1.2 times the update's own share). On an accelerator whose
 operations were not looked at it is loose.
 
-Remedy. `fused_optimizer`: `fused=True` for Adam, AdamW, SGD or Adagrad. To test it: the same steps with
-both, in turns, at least four pairs.
+Remedy. `fused_optimizer`: `fused=True` for Adam, AdamW, SGD or Adagrad; by hand in place of a `foreach` that
+the script chose. To test it: the same steps with both, in turns, at least four pairs.
 
 What can go wrong. Sums are taken in another order: losses differ in the last bits. Parameters must be
 floating point and on one kind of device. `fused` and `foreach` exclude each other. Optimizers that
@@ -43,13 +43,15 @@ def find(run: JudgedRun) -> Found | None:
     share, is_loose = _share(run)
     if not NOTICEABLE <= share < 1:
         return None
+    chosen = "(foreach" in census.optimizer
+    by_hand = "By hand: write fused=True in place of the `foreach` that the script chose, which no trial overrides."
     return Found(
         share=share * (CACHES if run.on_cpu else 1.0),
         gain_is_loose=is_loose,
         site=census.optimizer_site or run.first_line("optimizer"),
         evidence={"optimizer_fraction": share, "optimizer": census.optimizer},
-        optimization="fused_optimizer",
-        advice="Construct the optimizer with fused=True.",
+        optimization=None if chosen else "fused_optimizer",
+        advice=by_hand if chosen else "Construct the optimizer with fused=True.",
     )
 
 

@@ -10,9 +10,9 @@ least one, and `other_programs` is their share of all CPUs.
 Gain at most. `1 / (1 - computing_fraction)`. This is loose: what the waiting costs shows only when
 tried; it ranges from nothing to several times.
 
-Remedy. `threads`: `OMP_NUM_THREADS` = `cpus`, or fewer where workers make batches. To test it: the same
-steps with both, in turns. Beside other programs by hand, as long as they run: on 2 CPUs that others kept busy by 90 %,
-steps of three small trainings took 5 to 8 times as long with two threads as with one.
+Remedy. `threads`: `OMP_NUM_THREADS` = `cpus`, or fewer where workers make batches. To test it: the same steps with both, in turns.
+Beside other programs by hand, as long as they run, and not tried: it would slow down all other hours. On 2 CPUs that others kept
+busy by 90 %, steps of three small trainings took 5 to 8 times as long with two threads as with one.
 
 What can go wrong. Sums are taken in another order: losses differ in the last bits.
 """
@@ -45,9 +45,9 @@ def find(run: JudgedRun) -> Found | None:
         "computing_fraction": share,
     }
     advice = f"Set OMP_NUM_THREADS={max(int(cpus), 1)} in the environment"
-    if others is not None:  # a patch for this hour would slow down all others
+    if others is not None:
         evidence["other_programs"] = others
-        advice += ", also for `hotloop doctor`, as long as other programs run"
+        advice += ", also for `hotloop doctor`, as long as other programs run: `threads` is not tried beside them"
     return Found(
         share=share,
         gain_is_loose=True,

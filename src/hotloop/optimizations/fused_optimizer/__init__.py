@@ -13,6 +13,8 @@ FUSED_OPTIMIZER = Optimization(
     off=False,
     settings=(True,),
     argument="fused",
+    values_for=lambda census: () if "(foreach" in (census.optimizer or "") else (True,),
+    needs="an optimizer of which the script chose no `foreach`",
     choose=lambda machine, config: Choice(True, "one pass over weights and state"),
     observed=lambda census, value: (
         ("fused" in census.optimizer) == value if census.optimizer else None

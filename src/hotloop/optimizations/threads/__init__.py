@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
+from hotloop.judge.data_wait import is_crowded
 from hotloop.optimizations.optimization import Optimization, live_in, only_on, seen_as
 from hotloop.optimizations.source_edit import SetUp, SourceEdit
 
@@ -18,8 +19,8 @@ VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def _values(census: Census) -> tuple[Any, ...]:
-    """The CPUs over the ranks on this machine; none where that is what it has, or it is not known."""
-    if not (census.device or "").startswith("cpu") or not census.cpus:
+    """The CPUs over the ranks on this machine; none where that is what it has, it is not known, or other programs take them."""
+    if not (census.device or "").startswith("cpu") or not census.cpus or is_crowded(census):
         return ()
     if (census.num_ranks or 1) > 1 and not census.num_local_ranks:
         return ()
@@ -42,6 +43,7 @@ THREADS = Optimization(
     settings=(os.cpu_count() or 1,),
     argument="num_threads",
     values_for=_values,
+    needs="CPUs that other programs leave alone, and another number of threads than of CPUs",
     why_not=only_on("cpu", "the model runs on the GPU: threads of the CPU compute nothing of it"),
     observed=seen_as("num_threads"),
     answers=("HL802", "HL803"),
@@ -52,8 +54,5 @@ THREADS = Optimization(
         "without `LOCAL_WORLD_SIZE`"
     ),
     live_form=live_in(__name__),
-    risks=(
-        "Workers of a loader need CPUs, too. Short operations get slower with many threads. Sums are "
-        "taken in another order."
-    ),
+    risks="Workers of a loader need CPUs, too. Short operations get slower with many threads. Sums are taken in another order.",
 )

@@ -87,6 +87,8 @@ def test_the_rest_of_an_epoch_is_a_lower_limit() -> None:
     found = judged(long)
     assert (found.answer, found.remaining_steps) == ("worth trying", 99_940)
     assert found.reason.startswith("at least 99,940 steps of this epoch are left")
+    over = judged(replace(HEALTHY, loaders=(replace(LOADER, per_epoch=30),)))
+    assert over.reason.startswith("an epoch has just ended, how many follow is not known; testing")
     short = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=100),))
     assert judged(short).answer == "not known"
     # Two batches to a step: half as many steps to an epoch.

@@ -289,7 +289,7 @@ def test_evidence_has_units_and_leaves_out_what_is_not_known() -> None:
 def test_the_terminal_shows_advice_evidence_and_whether_it_is_worth_it() -> None:
     worth = Worth("worth trying", "trying takes 4 min, and it could save 2 h.")
     text = render_diagnosis(diagnosis(worth=worth))
-    assert "HL102  Batches are made between the steps  at train.py:42 (at most 1.45x)" in text
+    assert "HL102  Batches are made between the steps  at train.py:42 (up to 1.45x, all else equal)" in text
     assert "seen: wait 62 ms; data wait share 31 %; workers 0" in text
     assert "  Worth trying: trying takes 4 min, and it could save 2 h." in text
     order = [text.index(words) for words in ("total", "100.0 %", "HL102", "is it worth it?")]
@@ -298,6 +298,8 @@ def test_the_terminal_shows_advice_evidence_and_whether_it_is_worth_it() -> None
 
 def test_a_speed_that_is_not_known_and_steps_that_were_not_made_are_left_out() -> None:
     assert "200 ms per step (median), 60 steps after 5 of warm-up" in render_diagnosis(diagnosis())
+    paced = replace(diagnosis(), steps=replace(diagnosis().steps, samples_per_s=99.0))
+    assert "samples/s (mean) over all 60 steps" in render_diagnosis(paced)
     text = render_diagnosis(Diagnosis(None, Steps(0, 3, None), not_examined=("everything",)))
     assert text == "not examined\n  everything"
 

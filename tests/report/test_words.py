@@ -128,7 +128,7 @@ def test_arms_of_others_are_named() -> None:
 
 
 def test_loose_gain_is_not_sold_as_an_estimate() -> None:
-    assert gain(Finding("HL302", "t", 1.4)) == "at most 1.40x"
+    assert gain(Finding("HL302", "t", 1.4)) == "up to 1.40x, all else equal"
     assert "only when tried" in gain(Finding("HL302", "t", 4.0, gain_is_loose=True))
 
 

@@ -102,9 +102,10 @@ def remaining_steps(run: JudgedRun) -> Remaining:
     if epoch := _steps_of_epoch(run):
         since = next((i + 1 for i, r in enumerate(reversed(records)) if "epoch" in r.tags), made)
         left = -since % epoch
+        if not left:
+            return Remaining(None, "an epoch has just ended, how many follow is not known")
         steps = "1 step of this epoch is" if left == 1 else f"{left:,} steps of this epoch are"
-        this_epoch = f"at least {steps} left"
-        return Remaining(left, this_epoch, more_may_follow=True)
+        return Remaining(left, f"at least {steps} left", more_may_follow=True)
     return Remaining(None, "how many steps are left is not known")
 
 
@@ -113,7 +114,6 @@ def _steps_of_epoch(run: JudgedRun) -> int | None:
     loader = run.loader
     if loader is None or not loader.per_epoch or not run.counted:
         return None
-
     batches = run.census.training_batches()
     if not batches:
         return None

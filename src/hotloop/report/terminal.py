@@ -238,7 +238,7 @@ def _speed_line(diagnosis: Diagnosis) -> str:
     warmup = f"{seen} after {steps.warmup:,} of warm-up"
     if diagnosis.worth is not None and steps.warmup > 10:  # of somebody's script
         warmup += " (slower than later ones)"
-    parts.append(f"{speed} over {'' if some else 'all '}{warmup}" if speed else warmup)
+    parts.append(f"{speed} (mean) over {'' if some else 'all '}{warmup}" if speed else warmup)
     if diagnosis.bound:
         parts.append(BOUNDS[diagnosis.bound])
     return ", ".join(parts)

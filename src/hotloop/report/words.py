@@ -99,7 +99,7 @@ def gain(finding: Finding) -> str:
     """How much a finding may be worth. A limit that no measurement tightens would only mislead."""
     if finding.gain_is_loose:
         return "its gain shows only when tried"
-    return f"at most {numbers.ratio(finding.gain_at_most)}"
+    return f"up to {numbers.ratio(finding.gain_at_most)}, all else equal"
 
 
 ANSWERS: dict[WorthAnswer, str] = {

@@ -191,7 +191,7 @@ class Campaign(ValueTrials):
             return self._tell(value, "not_applied", why, result)
         if useless(result.verdict):
             enough = result.verdict.num_pairs >= FIRST_PAIRS
-            why = f"{'not faster' if enough else NO_TIME}: {showed(result.verdict)}"
+            why = f"{'not tried further' if enough else NO_TIME}: {showed(result.verdict)}"
             return self._tell(value, "stopped", why, result)
         if _changes_training(value) and not value.value[0].is_accepted:
             return self._show(value, result)

@@ -289,7 +289,10 @@ def test_evidence_has_units_and_leaves_out_what_is_not_known() -> None:
 def test_the_terminal_shows_advice_evidence_and_whether_it_is_worth_it() -> None:
     worth = Worth("worth trying", "trying takes 4 min, and it could save 2 h.")
     text = render_diagnosis(diagnosis(worth=worth))
-    assert "HL102  Batches are made between the steps  at train.py:42 (up to 1.45x, all else equal)" in text
+    assert (
+        "HL102  Batches are made between the steps  at train.py:42 (up to 1.45x, all else equal)"
+        in text
+    )
     assert "seen: wait 62 ms; data wait share 31 %; workers 0" in text
     assert "  Worth trying: trying takes 4 min, and it could save 2 h." in text
     order = [text.index(words) for words in ("total", "100.0 %", "HL102", "is it worth it?")]

@@ -213,7 +213,9 @@ class EachAlone(ValueTrials):
         unpaid = [value for value in self.values if self._is_unpaid(value)]
         needed = [self._expected_s(each, TOGETHER, self._wanted[each.name]) for each in unpaid]
         for name in (each.name for each in unpaid):
-            self.tried[name] = replace(self.tried[name], why=f"open: {self.tried[name].why}")
+            tried = self.tried[name]
+            if tried.status != "rejected":  # that one is no gain is known
+                self.tried[name] = replace(tried, why=f"open: {tried.why}")
         whole = self._results.get(AUTO)
         is_kept = whole is not None and self.tried[AUTO].status == "kept"
         return self.runner.ledger(

@@ -26,6 +26,7 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.tune import program as tuning
 from hotloop.tune.options import AUTO, Option
+from hotloop.tune.settings import runs_alone
 
 TOGETHER = "all that was kept"
 
@@ -78,7 +79,14 @@ def measured(
         command = examined.run.command
         rounds = [
             [
-                replace(each, values=tuple(v for v in each.values if each.changes(v, command)))
+                replace(
+                    each,
+                    values=tuple(
+                        v
+                        for v in each.values
+                        if each.changes(v, command) and runs_alone(command, v)
+                    ),
+                )
                 for each in options
             ]
             for options in rounds

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.errors import UsageError
 from hotloop.core.judgement import ParityClass
 from hotloop.core.ledger import Ledger
 from hotloop.core.settings import Settings, load_settings
@@ -74,10 +75,22 @@ def command_of(config: Path, overrides: Sequence[str], out: Path) -> tuple[str, 
 
 def with_tokens(arm: Arm) -> Arm:
     """With the work of its steps, as its config says."""
-    config, *words = arm.command[arm.command.index("train") + 1 :]
-    overrides = [each for each in words if _key(each)]
-    tokens = load_settings(Path(config), overrides).config.global_batch_tokens
-    return replace(arm, tokens_per_step=tokens)
+    return replace(arm, tokens_per_step=_settings_of(arm.command).config.global_batch_tokens)
+
+
+def runs_alone(command: Sequence[str], value: str) -> bool:
+    """Whether these words, with nothing else that `auto` chose, are a config: what another one needs is not."""
+    settings = _settings_of((*command, *value.split()))
+    try:
+        resolve(settings, machine_for(settings))
+    except UsageError:
+        return False
+    return True
+
+
+def _settings_of(command: Sequence[str]) -> Settings:
+    config, *words = command[command.index("train") + 1 :]
+    return load_settings(Path(config), [each for each in words if _key(each)])
 
 
 def machine_for(settings: Settings) -> Machine:

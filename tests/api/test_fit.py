@@ -131,6 +131,10 @@ def test_examples_may_be_dicts_of_a_model_that_computes_its_loss(tmp_path: Path)
     assert run.loss < 0.5
 
 
+NAN = points(16, 0)
+NAN.tensors[0][5, 2] = float("nan")
+
+
 class Endless(IterableDataset):
     def __iter__(self) -> Any:
         while True:
@@ -144,7 +148,15 @@ class Endless(IterableDataset):
         ({"model": nn.ReLU()}, "no weights to train"),
         ({"data": Endless()}, "no length"),
         ({"data": []}, "there are no examples"),
-        ({"data": [("a", "b")]}, "a batch has to be of tensors"),
+        ({"data": [("a", "b")] * 4}, "a batch has to be of tensors"),
+        (
+            {"batch": 9},
+            "one step takes 9 examples, and there are 8 to train on\n  at `data`, TensorDataset",
+        ),
+        (
+            {"data": NAN, "settings": PLAIN | {"train.steps": 4}},
+            "example 5 holds a value that is no number",
+        ),
         ({"loss": None}, "takes 2 positional arguments but 3 were given"),
         ({"loss": lambda output, target: output}, "no single number came out as the loss"),
         ({"settings": {"train.step": 3}}, "train.step"),

@@ -65,7 +65,7 @@ def test_bad_examples_are_one_clear_error(
     Path(name).write_text(content)
     Path("other.jsonl").write_text(line(**span(7, 15, "MISC")))
     with pytest.raises(UsageError, match=wanted):
-        read_dataset(ExamplesConfig(file=name, **settings), per_step=1, task=task)
+        read_dataset(ExamplesConfig(file=name, **settings), task=task)
 
 
 def test_columns_words_and_spans_hold_the_same_examples(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_columns_words_and_spans_hold_the_same_examples(tmp_path: Path) -> None:
     )
     for name in ("a.conll", "b.tsv", "c.jsonl", "d.jsonl"):
         config = ExamplesConfig(file=str(tmp_path / name), held_out=0.0)
-        found = read_dataset(config, per_step=1, task="tokens")
+        found = read_dataset(config, task="tokens")
         assert found.train.texts == (words,), name
         assert found.train.labels == (tags,), name
         assert found.train.num_empty == (name == "c.jsonl")
@@ -100,7 +100,7 @@ def test_several_labels_stand_in_one_column_or_each_in_its_own(tmp_path: Path) -
     )
     for name, label in (("a.csv", "label"), ("b.csv", ["x", "y"]), ("c.jsonl", "label")):
         config = ExamplesConfig(file=str(tmp_path / name), label=label, held_out=0.0)
-        found = read_dataset(config, per_step=1, task="multilabel")
+        found = read_dataset(config, task="multilabel")
         assert found.train.labels == (("x", "y"), (), ("y",)), name
         assert found.classes == ("x", "y")
 
@@ -109,8 +109,8 @@ def test_a_limit_draws_examples_and_keeps_all_labels(tmp_path: Path) -> None:
     rows = "".join(f"t{n},{n % 3}\n" for n in range(90))
     (tmp_path / "a.csv").write_text("text,label\n" + rows)
     config = ExamplesConfig(file=str(tmp_path / "a.csv"), limit=20, held_out=0.5)
-    found = read_dataset(config, per_step=1)
+    found = read_dataset(config)
     assert (len(found.train), len(found.held_out)) == (20, 20)
     assert not set(found.train.texts) & set(found.held_out.texts)
     assert found.classes == ("0", "1", "2")
-    assert found == read_dataset(config, per_step=1)
+    assert found == read_dataset(config)

@@ -138,7 +138,10 @@ GOOD = HEADER + "a film,good\nno film,bad\n" * 10
         (GOOD + "x,\n", {}, r"no label\n.*:22"),
         (GOOD + "x,NaN\n", {}, r"no label \(`NaN`\)\n.*:22"),
         (GOOD, {"held_out": "other.csv"}, r"have the label `odd`, which no training example has"),
-        (GOOD, {"per_step": 64}, r"one step takes 64 examples, and there are 18"),
+        (HEADER + "x,good\ny,bad\nNaN,bad\n", {}, r"no text \(`NaN`\)\n.*:4, column `text`"),
+        (HEADER + "x,good\n", {}, r"have the label `good`.*\n.*\n.*or add examples of another"),
+        ("text;label\nx;good\n", {}, r"`text;label`, with ',' .*\n.*:1\n.*`'data.delimiter=;'`"),
+        ("text\tlabel\nx\tgood\n", {}, r"only one column .*\n.*:1\n.*`data.delimiter=tab`"),
         (GOOD, {"held_out": "gone.csv"}, r"no such file of examples"),
         (b"text,label\n\xff,good\n", {}, r"not UTF-8 text"),
         ('text,label\n"x,good\n', {}, r"damaged csv"),
@@ -156,9 +159,8 @@ def test_bad_examples_are_one_clear_error(
     path = tmp_path / "data.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "other.csv").write_text(HEADER + "x,odd\n")
-    per_step = settings.pop("per_step", 2)
     with pytest.raises(UsageError, match=wanted):
-        read_dataset(ExamplesConfig(file=str(path), **settings), per_step=per_step)
+        read_dataset(ExamplesConfig(file=str(path), **settings))
 
 
 def test_tsv_and_jsonl_hold_the_same_examples_and_empty_texts_are_counted(tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_tsv_and_jsonl_hold_the_same_examples_and_empty_texts_are_counted(tmp_pa
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for name in ("a.tsv", "a.jsonl"):
-        found = read_dataset(ExamplesConfig(file=str(tmp_path / name), held_out=0.0), per_step=1)
+        found = read_dataset(ExamplesConfig(file=str(tmp_path / name), held_out=0.0))
         assert found.train == Examples(("one, two", "three"), ("good", "bad"), 1)
 
 
@@ -179,12 +181,33 @@ def test_bad_models_are_one_clear_error(job: list[str], tmp_path: Path, run: Run
     out = ["--out", str(tmp_path / "run")]
     said = run([*job, "model.max_tokens=200", *out], code=2)
     assert "reads at most 140 tokens" in said
-    (place / "model.safetensors").rename(place / "pytorch_model.bin")
+    whole, weights = (place / "tokenizer.json").read_bytes(), place / "model.safetensors"
+    for name in ("tokenizer.json", "tokenizer_config.json"):  # without both transformers makes one
+        (place / name).unlink()
+        assert "no tokenizer that knows any words" in run([*job, *out], code=2)
+    (place / "tokenizer.json").write_bytes(whole)
+    greek = tmp_path / "greek.csv"
+    greek.write_text(
+        "text,label\n"
+        + "\u03b1\u03b2 \u03b3 a,x\n\u03b4\u03b5 \u03b6 \u03b7 \u03b8 \u03b9 \u03ba \u03bb \u03bc \u03bd \u03be,y\n"
+        * 20
+    )
+    said = run([*job[:4], str(greek), *job[5:], *out], code=2)
+    assert (
+        "216 of the 234 tokens of these texts are unknown to the model's tokenizer (`[UNK]`)\n  at "
+        in said
+    )
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "copy the directory again" in run([*job, *out], code=2)
+    job[4] = "gone.csv"  # the model is looked at first
+    weights.rename(place / "pytorch_model.bin")
     assert "pytorch_model.bin, a pickle" in run([*job, *out], code=2)
     (place / "config.json").unlink()
     assert "it has no config.json" in run([*job, *out], code=2)
     job[6] = str(tmp_path / "nowhere")
     assert "no such model directory" in run([*job, *out], code=2)
+    job[6] = str(save_encoder("bert", tmp_path / "again"))
+    assert "gone.csv\n  check the path" in run([*job, *out], code=2)
 
 
 def test_settings_that_do_not_fit_are_one_clear_error(

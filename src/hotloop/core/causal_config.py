@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hotloop.core.finetune_config import FinetuneEval, FinetuneLoop, FinetuneTrain
+from hotloop.core.finetune_config import Delimiter, FinetuneEval, FinetuneLoop, FinetuneTrain
 from hotloop.core.model_config import Natural, Positive, PositiveNumber, Section, Seed
 
 CAUSAL_TASKS = ("instructions", "text")
@@ -29,8 +29,8 @@ class CausalData(Section):
     """A file with the template (jinja) to write chats with; null takes the tokenizer's own. It is exported with the model."""
     held_out: Annotated[float, Field(ge=0, lt=1)] | str = 0.1
     """Part of the examples that is evaluated on and not trained on, or a file of such examples."""
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    """What stands between columns; else a comma, or a tab in .tsv."""
+    delimiter: Delimiter | None = None
+    """What stands between columns, a character or `tab`; else a comma, or a tab in .tsv."""
     seed: Seed = 0
     """Seed of the order, a permutation per epoch, and of which examples are held out."""
 

@@ -158,8 +158,8 @@ class StabilityConfig(Section):
     spikes: Literal["warn", "skip", "rollback"] = "warn"
     """When a loss or a gradient norm stands far above the recent ones: `warn` tags and counts the step; `skip`
     leaves its update out as well; `rollback` goes back to the newest checkpoint and passes over the data since."""
-    spike_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 5.0
-    """A gradient norm above this many times the median of the window is a spike."""
+    spike_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 5.0
+    """A gradient norm above this many times the median of the window is a spike; null looks at the loss alone."""
     spike_loss: PositiveNumber = 1.0
     """A loss this many nats above the median of the window is a spike."""
     window_steps: Annotated[int, Field(ge=4, le=10_000)] = 100

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hotloop.core.config import (
     EvalConfig,
     LoopConfig,
     OptimizerConfig,
     ScheduleConfig,
+    StabilityConfig,
     TrainConfig,
 )
 from hotloop.core.model_config import MAX_COUNT, Natural, Positive, PositiveNumber, Section, Seed
@@ -30,6 +31,13 @@ MEASURES: dict[str, tuple[str, ...]] = {
 """What an evaluation of each task can be judged by."""
 
 Column = Annotated[str, Field(min_length=1)]
+TAB_NAMES = ("tab", "\\t")
+"""What a shell lets one type."""
+Delimiter = Annotated[
+    str,
+    BeforeValidator(lambda given: "\t" if given in TAB_NAMES else given),
+    Field(min_length=1, max_length=1),
+]
 
 
 class ExamplesConfig(Section):
@@ -51,8 +59,8 @@ class ExamplesConfig(Section):
     """Part of each label's examples that is evaluated on and not trained on, or a file of such examples. 0 trains on all."""
     limit: Positive | None = None
     """Most examples that are read, drawn at random; null reads all."""
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    """What stands between columns; else a comma, or a tab in .tsv."""
+    delimiter: Delimiter | None = None
+    """What stands between columns, a character or `tab`; else a comma, or a tab in .tsv."""
     seed: Seed = 0
     """Seed of the order, a permutation per epoch, and of which examples are held out."""
 
@@ -110,12 +118,18 @@ class FinetuneEval(EvalConfig):
     """Which weights become the model: those of the last step, or of the best evaluation, whose checkpoint is kept."""
 
 
+class FinetuneStability(StabilityConfig):
+    spike_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    """As above. Once most examples are learned, a batch with one that is not has ten times the usual gradient."""
+
+
 class FinetuneLoop(LoopConfig):
     """What fine-tunings of every kind share."""
 
     optimizer: FinetuneOptimizer = FinetuneOptimizer()
     schedule: FinetuneSchedule = FinetuneSchedule()
     eval: FinetuneEval = FinetuneEval()
+    stability: FinetuneStability = FinetuneStability()
 
     @property
     def end_of_decay(self) -> int:

@@ -32,7 +32,7 @@ from hotloop.finetune.decoder import (
     load_vocabulary,
     longest_example,
 )
-from hotloop.finetune.encoder import check_ids, export
+from hotloop.finetune.encoder import check_ids, check_known, export
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
 from hotloop.finetune.work import steps_in_words
 from hotloop.hardware.device import pick_device
@@ -81,7 +81,8 @@ def finetune_decoder(
         file = str(Path(config.data.file).expanduser().resolve())
         return Prepared(model, work, fingerprint, file, vocabulary.tokenizer_json, lines, keep)
 
-    return conduct_finetuning(with_steps(settings, len(train)), device, directory, prepare, steps)
+    settings = with_steps(settings, len(train), settings.config.data.file)
+    return conduct_finetuning(settings, device, directory, prepare, steps)
 
 
 def _tokenized(
@@ -94,14 +95,13 @@ def _tokenized(
         examples_of(config, tokenizer, identity, part, counts)
         for part in (sources.train, sources.held_out)
     )
-    if len(train) < config.sequences_per_step:
+    if not train:
         raise UsageError(
-            f"one step takes {counted(config.sequences_per_step, 'example')}, and there are {len(train)} to train on",
+            "no example has anything to learn",
             where=config.data.file,
-            do=f"lower `train.microbatch` to {len(train)} or less, with `train.grad_accum_steps` 1"
-            if train
-            else "raise `model.max_tokens`, which ends before what is learned begins",
+            do="raise `model.max_tokens`, which ends before what is learned begins",
         )
+    check_known([each.ids for each in train], tokenizer, config.model.path)
     return train, held_out
 
 

@@ -147,12 +147,18 @@ def conduct_finetuning(
         return kept
 
 
-def with_steps(settings: Settings[Any], num_examples: int) -> Settings[Any]:
+def with_steps(settings: Settings[Any], num_examples: int, where: str) -> Settings[Any]:
     """With `train.steps` as the epochs need, and evaluations and checkpoints as they are asked for in other words.
 
-    Raises `UsageError` for a schedule that does not fit into them.
+    where: of the examples. Raises `UsageError` for fewer than a step takes, or a schedule that does not fit into the steps.
     """
     config = settings.config
+    if num_examples < config.sequences_per_step:
+        raise UsageError(
+            f"one step takes {counted(config.sequences_per_step, 'example')}, and there are {num_examples} to train on",
+            where=where,
+            do=f"lower `train.microbatch` (`batch` of `hotloop.fit`) to {num_examples} or less, with `train.grad_accum_steps` 1",
+        )
     each = steps_per_epoch(num_examples, config.sequences_per_step)
     examples = counted(num_examples, "example")
     if config.eval.every_epochs is not None:

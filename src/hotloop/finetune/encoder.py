@@ -22,6 +22,9 @@ from hotloop.finetune.pretrained import Warn, check_length, loading, tokenizer_j
 from hotloop.finetune.two_heads import TwoHeads
 from hotloop.models.export import TOLERANCE, ExportDiffers, appearing_whole, quiet
 
+MOST_UNKNOWN = 0.9
+"""Share of the tokens of all texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
@@ -107,6 +110,23 @@ def check_ids(tokens: Sequence[np.ndarray], model: Any, path: str) -> None:
             f"the tokenizer gives the id {highest}, and the model embeds {rows}",
             where=path,
             do="put the model's own tokenizer into its directory",
+        )
+
+
+def check_known(tokens: Sequence[np.ndarray], tokenizer: Any, path: str) -> None:
+    """Raises `UsageError` for texts of which the tokenizer knows next to nothing."""
+    unknown = tokenizer.unk_token_id
+    special = sorted({*tokenizer.all_special_ids} - {unknown})
+    num_known = num_unknown = 0
+    for ids in tokens if unknown is not None else ():
+        num = int((ids == unknown).sum())
+        num_unknown += num
+        num_known += len(ids) - num - int(np.isin(ids, special).sum())
+    if num_unknown > MOST_UNKNOWN * (num_known + num_unknown):
+        raise UsageError(
+            f"{num_unknown:,} of the {num_known + num_unknown:,} tokens of these texts are unknown to the model's tokenizer (`{tokenizer.unk_token}`)",
+            where=path,
+            do="give a model of their language and script, with its own tokenizer in its directory",
         )
 
 

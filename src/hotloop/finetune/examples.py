@@ -17,7 +17,6 @@ from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig, Task
 from hotloop.finetune.tables import TextFile, cell, read_text_file, table_rows
 from hotloop.finetune.tagged import tagged_texts
-from hotloop.report.numbers import counted
 
 MAX_CLASSES = 10_000
 NO_LABELS = frozenset({"", "nan", "null", "none", "n/a", "na"})
@@ -50,9 +49,7 @@ class Dataset:
     """Of the entities of `tokens`, sorted."""
 
 
-def read_dataset(
-    config: ExamplesConfig, *, per_step: int, task: Task = "classification"
-) -> Dataset:
+def read_dataset(config: ExamplesConfig, *, task: Task = "classification") -> Dataset:
     """Raises `UsageError` for what cannot be trained on."""
     path = Path(config.file).expanduser()
     examples, digest = read_examples(config, path, task)
@@ -69,12 +66,6 @@ def read_dataset(
     if isinstance(config.held_out, str):
         _refuse_unknown(config.held_out, task, held_out.labels, classes, kinds)
     train, held_out = (_limited(each, config) for each in (train, held_out))
-    if len(train) < per_step:
-        raise UsageError(
-            f"one step takes {counted(per_step, 'example')}, and there are {len(train)} to train on",
-            where=str(path),
-            do=f"lower `train.microbatch` to {len(train)} or less, with `train.grad_accum_steps` 1",
-        )
     name = f"{digest} {task} {json.dumps(config.model_dump(exclude={'file', 'held_out'}))}"
     return Dataset(train, held_out, classes, hashlib.sha256(name.encode()).hexdigest(), kinds)
 
@@ -109,7 +100,10 @@ def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
     columns |= {"data.label" if len(names) == 1 else f"data.label ({n})": n for n in names}
     for line, row in table_rows(file, delimiter=config.delimiter, columns=columns):
         where = f"{file.path}:{line}"
-        yield cell(row, config.text), partial(label_of, config, task, row, where)
+        text = cell(row, config.text)
+        if text.lower() == "nan":  # what a table of pandas has where there is none
+            raise UsageError(f"no text (`{text}`)", where=f"{where}, column `{config.text}`", do="leave it empty, or remove that example")  # fmt: skip
+        yield text, partial(label_of, config, task, row, where)
 
 
 def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
@@ -206,7 +200,7 @@ def _outputs(
         classes = tuple(sorted(set(labels)))
         if len(classes) < 2:
             what = f"all examples have the label `{classes[0]}`: there is nothing to learn"
-            raise UsageError(what, where=where, do=do)
+            raise UsageError(what, where=where, do=f"{do}, or add examples of another one")
     if len(classes) > MAX_CLASSES or (len(classes) > 20 and 2 * len(classes) > len(labels)):
         raise UsageError(
             f"{len(classes)} different labels on {len(labels)} examples: that is no column of labels",

@@ -11,6 +11,7 @@ from hotloop.core.causal_config import CAUSAL_TASKS, CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ALIASES, FinetuneConfig, Task
 from hotloop.core.settings import Settings, load_settings
+from hotloop.finetune.pretrained import check_source
 
 if TYPE_CHECKING:
     from hotloop.finetune.conduct import Finetuned, Steps
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def start(settings: Settings[Any], directory: Path, steps: Steps) -> Finetuned:
     """Train to the end. Raises `UsageError` for data and models that do not fit."""
     config = settings.config
+    check_source(config.model.path)
     if isinstance(config, CausalConfig):
         from hotloop.finetune.chats import read_sources
 
@@ -28,7 +30,7 @@ def start(settings: Settings[Any], directory: Path, steps: Steps) -> Finetuned:
         return finetune_decoder(settings, sources, directory, steps)
     from hotloop.finetune.examples import read_dataset
 
-    dataset = read_dataset(config.data, per_step=config.sequences_per_step, task=config.task)
+    dataset = read_dataset(config.data, task=config.task)
     from hotloop.finetune.start import finetune
 
     return finetune(settings, dataset, directory, steps)

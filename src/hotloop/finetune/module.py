@@ -34,6 +34,7 @@ from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
+from hotloop.train.stability import TrainingDiverged
 from hotloop.train.work import HeldOut
 
 WEIGHTS_FILE = "model.safetensors"
@@ -174,7 +175,19 @@ def fit_module(
             "no `validation` was given",
         )
 
-    found = conduct_finetuning(with_steps(settings, len(train)), device, directory, prepare, steps)
+    settings = with_steps(settings, len(train), f"`data`, {type(train).__name__}")
+    try:
+        found = conduct_finetuning(settings, device, directory, prepare, steps)
+    except TrainingDiverged as error:
+        for index in chosen_in(error.step, settings.config, settings.config.data.seed, len(train)):
+            tensors = tensors_of(collate([train[index]]), keys)
+            if any(each.is_floating_point() and each.isnan().any() for each in tensors):
+                raise UsageError(
+                    f"example {index} holds a value that is no number (nan), and so the loss is none",
+                    where=f"`data`, {type(train).__name__}",
+                    do="put a number in its place, or remove that example",
+                ) from error
+        raise
     if found.model is not None:  # averaged weights, those of the best evaluation
         safetensors.torch.load_model(model, found.model, device=str(device))
     return found

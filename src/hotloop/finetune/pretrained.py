@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 import safetensors
 
 from hotloop.core.errors import UsageError, first_line
-from hotloop.models.export import quiet
 
 Warn = Callable[[str], None]
 HUB_TIMEOUT_S = 5.0
 NAME_ONE = "name a directory that `save_pretrained` wrote"
+COPY_AGAIN = "where its files are damaged or cut off, copy the directory again"
 
 
 @contextmanager
@@ -22,6 +23,8 @@ def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
     """transformers, the place to load from, and arguments. What goes wrong within becomes a `UsageError`."""
     try:
         import transformers
+
+        from hotloop.models.export import quiet
     except ModuleNotFoundError as error:
         raise UsageError(
             "fine-tuning needs transformers", do="pip install 'hotloop[export]'"
@@ -35,8 +38,27 @@ def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
     except UsageError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
+        if "backend tokenizer" in first_line(error):
+            raise _no_tokenizer(path) from error
         what = f"transformers cannot load this model: {first_line(error)[:200]}"
-        raise UsageError(what, where=path) from error
+        raise UsageError(what, where=path, do=f"{COPY_AGAIN}, or {NAME_ONE}") from error
+
+
+def _no_tokenizer(path: str) -> UsageError:
+    return UsageError(
+        "no tokenizer that knows any words",
+        where=path,
+        do="put the model's own beside its weights: `AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR)`",
+    )
+
+
+def check_source(path: str) -> None:
+    """What can be known before transformers is loaded. Raises `UsageError`."""
+    directory = Path(path).expanduser()
+    if directory.exists():
+        check_directory(directory)
+    elif importlib.util.find_spec("huggingface_hub") and _cached(path) is None:
+        _by_name(path, lambda message: None)
 
 
 def check_directory(directory: Path) -> Path:
@@ -67,17 +89,13 @@ def _by_name(path: str, warn: Warn) -> str:
 
     The hub is asked once: transformers asks again for a minute, also for what it does not find in the cache.
     """
-    from huggingface_hub import constants, errors, get_session, try_to_load_from_cache
+    from huggingface_hub import constants, errors, get_session
 
-    hub = constants.ENDPOINT
-    try:
-        cached = try_to_load_from_cache(path, "config.json")
-    except ValueError as error:  # no name of a model
-        raise UsageError("no such model directory", where=path, do=NAME_ONE) from error
+    hub, cached = constants.ENDPOINT, _cached(path)
     try:
         get_session().head(f"{hub}/{path}/resolve/main/config.json", timeout=HUB_TIMEOUT_S)
     except (OSError, ValueError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        if not isinstance(cached, str):
+        if cached is None:
             raise UsageError(
                 f"no such directory, no such model in the cache of transformers, and {hub} does not answer",
                 where=path,
@@ -87,6 +105,17 @@ def _by_name(path: str, warn: Warn) -> str:
         return str(check_directory(Path(cached).parent))
     warn(f"no directory `{path}` here: transformers looks in its cache and asks {hub}")
     return path
+
+
+def _cached(path: str) -> str | None:
+    """The config of a model in the cache. Raises `UsageError` for what is no name of a model."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(path, "config.json")
+    except ValueError as error:
+        raise UsageError("no such model directory", where=path, do=NAME_ONE) from error
+    return found if isinstance(found, str) else None
 
 
 def check_length(wanted: int, longest: int | None, path: str) -> None:
@@ -100,9 +129,11 @@ def check_length(wanted: int, longest: int | None, path: str) -> None:
 
 
 def tokenizer_json(tokenizer: Any, path: str) -> bytes:
-    """Raises `UsageError` for one that is not fast."""
+    """Raises `UsageError` for one that is not fast, or that transformers made of nothing."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise UsageError("this model has no fast tokenizer", where=path, do="save one with it")
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise _no_tokenizer(path)
     written: bytes = backend.to_str().encode()
     return written

@@ -55,10 +55,10 @@ def rehearse(
 ) -> Profile:
     """Raises whatever the whole job would raise, and `UsageError` for a `directory` that holds something else."""
     task, per_step = settings.config.task, settings.config.sequences_per_step
-    whole = read_dataset(settings.config.data, per_step=per_step, task=task)
-    settings_of_all = with_steps(settings, len(whole.train))
+    whole = read_dataset(settings.config.data, task=task)
+    settings_of_all = with_steps(settings, len(whole.train), settings.config.data.file)
     short = _shortened(settings, per_step)
-    dataset = read_dataset(short.config.data, per_step=per_step, task=task)
+    dataset = read_dataset(short.config.data, task=task)
     _emptied(directory)
     first = finetune(short, dataset, directory, Steps(progress=progress, warn=warn))
     model = directory / MODEL_DIRECTORY / "model.safetensors"

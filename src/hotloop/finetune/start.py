@@ -24,7 +24,7 @@ from hotloop.finetune.conduct import (
     with_steps,
 )
 from hotloop.finetune.dropout import replace_dropout
-from hotloop.finetune.encoder import Encoder, check_ids, export, load_encoder
+from hotloop.finetune.encoder import Encoder, check_ids, check_known, export, load_encoder
 from hotloop.finetune.examples import Dataset
 from hotloop.finetune.heads import Head, head_of
 from hotloop.finetune.joint import Joint
@@ -50,7 +50,7 @@ def finetune(
 ) -> Finetuned:
     """Like `train.start.start`, of labelled texts."""
     device = pick_device(settings.config.train.device, Rendezvous().ranks)
-    settings = with_steps(settings, len(dataset.train))
+    settings = with_steps(settings, len(dataset.train), settings.config.data.file)
 
     def prepare(config: FinetuneConfig) -> Prepared:
         head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
@@ -85,6 +85,7 @@ def build_work(
             tokens, words = tokenized_words(encoder.tokenizer, identity, examples, longest)
         if tokens:
             check_ids(tokens, encoder.model, config.model.path)
+            check_known(tokens, encoder.tokenizer, config.model.path)
         pairs = zip(examples.labels, words, strict=True)
         parts.append(Labelled(tokens, [head.label(label, own) for label, own in pairs]))
     reason = why_not_packed(encoder.model, parts[0].tokens[:CHECKED], head)

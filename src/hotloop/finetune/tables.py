@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import UsageError
+from hotloop.core.finetune_config import TAB_NAMES
 from hotloop.core.untrusted import parse_object, read_bytes
 
 Row = tuple[int, dict[str, Any]]
@@ -34,7 +36,7 @@ def read_text_file(path: Path) -> TextFile:
         content = read_bytes(path)
         text = content.decode("utf-8-sig")
     except FileNotFoundError as error:
-        raise UsageError("no such file of examples", where=str(path)) from error
+        raise UsageError("no such file of examples", where=str(path), do=f"check the path: a relative one begins in {Path.cwd()}") from error  # fmt: skip
     except UnicodeDecodeError as error:
         raise UsageError(
             f"not UTF-8 text (byte {error.start})", where=str(path), do="convert it to UTF-8"
@@ -55,16 +57,20 @@ def table_rows(
 
 
 def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> Iterator[Row]:
-    delimiter = given or TABLES.get(file.path.suffix, ",")
+    delimiter = "\t" if given in TAB_NAMES else given or TABLES.get(file.path.suffix, ",")
     reader = csv.DictReader(io.StringIO(file.text, newline=""), delimiter=delimiter, strict=True)
     option = "--delimiter" if "--column" in columns else "data.delimiter"
+    if len(delimiter) != 1:
+        raise UsageError(f"{delimiter!r} is no single character", where=option, do="for a tab, write `tab`")  # fmt: skip
     try:
         names = [str(name) for name in reader.fieldnames or ()]
         if len(names) == 1 and set(columns.values()) - set(names):
+            there = max(("\t", ";", "|", ","), key=names[0].count)
+            word = f"{option}={there}".replace("\t", "tab")
             raise UsageError(
                 f"only one column is found, `{names[0][:80]}`, with {delimiter!r} between columns",
                 where=f"{file.path}:1",
-                do=f"say what stands between them with `{option}`, for example `{option}=;`",
+                do=f"say what stands between them: `{shlex.quote(word)}`",
             )
         check_columns(file.path, names, columns)
         for row in reader:

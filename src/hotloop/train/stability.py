@@ -72,7 +72,7 @@ class SpikesOnHost:
     def _limit(self, name: str, middle: float) -> float:
         if name == "loss":
             return middle + self._config.spike_loss
-        return middle * self._config.spike_factor
+        return middle * (self._config.spike_factor or math.inf)
 
     def state(self) -> list[list[float | None]]:
         """A row per name of `NAMES`, oldest first; JSON-ready."""
@@ -91,7 +91,7 @@ class SpikesOnDevice:
         self._needed = config.window_steps // 2
         self._recent = torch.full((len(NAMES), config.window_steps), math.inf, device=device)
         self._at = 0  # on the host, as every step takes one place
-        self._factor = torch.tensor([config.spike_factor, 1.0], device=device)
+        self._factor = torch.tensor([config.spike_factor or math.inf, 1.0], device=device)
         self._above = torch.tensor([0.0, config.spike_loss], device=device)
 
     def look(self, grad_norm: Tensor, loss: Tensor) -> Tensor:
@@ -137,6 +137,10 @@ class TrainingDiverged(HotloopError):
     """The loss, the gradients or the weights are no longer numbers, or too many updates were left out."""
 
     exit_code = ExitCode.FOUND
+
+    def __init__(self, what: str, *, step: int, do: str, where: str | None = None) -> None:
+        super().__init__(what, where=where, do=do)
+        self.step = step
 
 
 class RollBack(Exception):
@@ -213,17 +217,19 @@ class Stability:
                 continue
             what = name.replace("grad_norm", "gradient norm")
             do = SKIP_THEM if self.config.nonfinite == "stop" else START_AGAIN
-            return TrainingDiverged(f"the {what} became {value} at step {step}", do=do)
+            return TrainingDiverged(f"the {what} became {value} at step {step}", step=step, do=do)
         if values.get("scale", 1.0) < 1.0:
             return TrainingDiverged(
                 f"the gradient scale of fp16 fell to {values['scale']:g} at step {step}: gradients "
                 "overflow whatever the scale",
+                step=step,
                 do=f"train in bf16 or fp32, or with a lower `optimizer.learning_rate`; {KEPT}",
             )
         if self.skipped_in_a_row >= self.config.max_skips:
             return TrainingDiverged(
                 f"{self.skipped_in_a_row} updates in a row were left out, the last one at step {step}"
                 f" (loss {values['loss']:.4g}, gradient norm {values.get('grad_norm', math.nan):.4g})",
+                step=step,
                 do="look at the data from there on, raise `stability.max_skips`, or lower "
                 f"`optimizer.learning_rate`; {KEPT}",
             )
@@ -233,6 +239,7 @@ class Stability:
             return RollBack(step, spike)
         return TrainingDiverged(
             f"another spike, at step {step}, when `stability.max_rollbacks` is reached: {spike}",
+            step=step,
             do="raise `stability.max_rollbacks` or `stability.spike_factor`, or lower "
             f"`optimizer.learning_rate`; {KEPT}",
         )

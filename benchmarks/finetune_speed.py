@@ -315,7 +315,7 @@ def by_trainer(
     config = ExamplesConfig(
         file=str(train), held_out=str(place / f"held-out{train.suffix}"), text="text"
     )
-    data = read_dataset(config, per_step=1, task="tokens" if is_tagged else "classification")
+    data = read_dataset(config, task="tokens" if is_tagged else "classification")
     tokenizer = transformers.AutoTokenizer.from_pretrained(place / "model")
     kind = "Token" if is_tagged else "Sequence"
     named_class = getattr(transformers, f"AutoModelFor{kind}Classification")

@@ -17,6 +17,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.core.step import read_steps
 from hotloop.finetune.examples import Examples, read_dataset, split
+from hotloop.finetune.job import settings_of
 from hotloop.finetune.scores import accuracy, by_class, macro_f1
 from hotloop.finetune.tokens import tokenized
 
@@ -171,6 +172,11 @@ def test_tsv_and_jsonl_hold_the_same_examples_and_empty_texts_are_counted(tmp_pa
         {"text": None, "label": "bad"},
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "a.csv").write_bytes((tmp_path / "a.tsv").read_bytes())
+    words = [f"data.file={tmp_path / 'a.csv'}", "model.path=x", "data.held_out=0"]
+    for typed in ("tab", r"\t"):
+        config = settings_of("classification", None, [*words, f"data.delimiter={typed}"]).config
+        assert read_dataset(config.data).train.texts == ("one, two", "three")
     for name in ("a.tsv", "a.jsonl"):
         found = read_dataset(ExamplesConfig(file=str(tmp_path / name), held_out=0.0))
         assert found.train == Examples(("one, two", "three"), ("good", "bad"), 1)

@@ -86,6 +86,37 @@ def test_answers_become_a_decoder_that_transformers_loads_and_that_has_learned(
             made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=30, do_sample=False, pad_token_id=0)  # fmt: skip
         right += own.decode(made[0, ids.shape[1] :]) == f"{answer}<|end|>"
     assert right >= 8
+    words = ["generate", str(tmp_path / "run"), "--temperature", "0", "--prompt", prompt]
+    answered = f"{prompt}{own.decode(made[0, ids.shape[1] : -1])}"
+    assert run(words).startswith(answered)
+    assert "leave it out" in run([*words, "--weights", "last"], code=2)
+    assert "`hotloop generate RUN --prompt TEXT` shows" in run(
+        ["predict", words[1], "--text", "a"], code=2
+    )
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
+def test_a_chat_with_an_adapter_is_what_transformers_answers_and_ends_with_its_turn(
+    job: list[str], tmp_path: Path, run: Run
+) -> None:
+    save_decoder("llama", tmp_path / "llama", TEMPLATE)
+    job[4] = str(write_chats(tmp_path / "chats.jsonl"))
+    job += ["model.lora.rank=8", "train.epochs=6", "--out", str(tmp_path / "run")]
+    run(job)
+    prompt, out = asked()[0][0], tmp_path / "said.json"
+    prompted = ["generate", str(tmp_path / "run"), "--prompt", prompt, "--temperature", "0"]
+    assert "with an adapter add `model.lora.merge=true`" in run(prompted, code=2)
+    run([*job, "model.lora.merge=true"])
+    own = transformers.AutoTokenizer.from_pretrained(tmp_path / "run/model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "llama")
+    model = peft.PeftModel.from_pretrained(model, str(tmp_path / "run/model")).eval()
+    text = own.apply_chat_template(chat(prompt, "")[:1], tokenize=False, add_generation_prompt=True)
+    ids = own(text, return_tensors="pt").input_ids
+    made = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=60, do_sample=False, eos_token_id=[0, 2], pad_token_id=0)  # fmt: skip
+    assert made[0, -1] == 2  # its turn ends, and nothing else says so
+    run([*prompted, "--tokens", "60", "--json", str(out)])
+    (said,) = json.loads(out.read_text())["texts"]
+    assert (said["text"], said["ended"]) == (own.decode(made[0, ids.shape[1] : -1]), "end_of_text")
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, MARKED_TEMPLATE])

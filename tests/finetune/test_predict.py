@@ -279,7 +279,9 @@ def test_what_cannot_be_predicted_is_one_clear_error(tmp_path: Path, run: Run) -
     assert "give one of them" in run(["predict", str(place)], code=2)
     said = run(["predict", str(place), str(tmp_path / "in.csv")], code=2)
     assert "`tweet;label`" in said
-    assert "`--delimiter`" in said
+    assert "`'--delimiter=;'`" in said
+    said = run(["predict", str(place), str(tmp_path / "in.csv"), "--delimiter", ";;"], code=2)
+    assert "for a tab, write `tab`" in said
     said = run(["predict", str(place), str(tmp_path / "in.csv"), "--delimiter", ";"], code=2)
     assert "no column `text`" in said
     assert "set `--column`" in said

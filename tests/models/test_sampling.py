@@ -14,7 +14,7 @@ from torch import Tensor
 from hotloop.core.errors import UsageError
 from hotloop.models.decoder import Decoder
 from hotloop.models.kv_cache import KeyValueCache
-from hotloop.models.sampling import _choose, sample
+from hotloop.models.sampling import choose, sample
 from hotloop.models.shape import DecoderShape
 
 SHAPE = DecoderShape(vocabulary=50, context=12, layers=3, width=32, heads=4)
@@ -155,7 +155,7 @@ def test_top_p_chooses_among_the_likeliest_that_reach_it(top_p: float, top_k: in
     reached = list(accumulate(weights[i] / total for i in order))
     among = order[: 1 + sum(each < top_p - 1e-6 for each in reached)]
     generators = [torch.Generator().manual_seed(seed) for seed in range(3000)]
-    chosen = _choose(logits, generators, 1.0, top_k, top_p)
+    chosen = choose(logits, generators, 1.0, top_k, top_p)
     assert set(chosen) == set(among)
     for i in among:
         expected = weights[i] / sum(weights[j] for j in among)

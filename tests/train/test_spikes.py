@@ -40,6 +40,12 @@ def test_loss_far_above_the_median_is_a_spike() -> None:
     assert on_both(CONFIG, [1.0] * 8, losses) == [False] * 5 + [True, False, False]
 
 
+def test_without_a_factor_only_the_loss_makes_a_spike() -> None:
+    config = CONFIG.model_copy(update={"spike_factor": None})
+    norms = [0.0] * 4 + [1e9, 1e9, 0.0]
+    assert on_both(config, norms, [3.0] * 5 + [3.6, 3.0]) == [False] * 5 + [True, False]
+
+
 def test_nothing_is_a_spike_before_half_of_the_window_is_known() -> None:
     assert on_both(CONFIG, [1.0, 1.0, 100.0, 1.0], [3.0] * 4) == [False] * 4
 

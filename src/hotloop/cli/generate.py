@@ -29,48 +29,12 @@ if TYPE_CHECKING:
     help='Text to continue; may be given several times. An empty one starts a document. [default: "def "]',
 )
 @click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="One a line.")
-@click.option(
-    "--count",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Texts of each prompt.",
-)
-@click.option(
-    "--tokens",
-    default=100,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Most tokens to add.",
-)
-@click.option(
-    "--temperature",
-    default=0.8,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    help="0 takes the likeliest token.",
-)
-@click.option(
-    "--top-k",
-    default=50,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Choose among this many likeliest; 0 for all.",
-)
-@click.option(
-    "--top-p",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(0, 1, min_open=True),
-    help="Of these, among the likeliest that together have this probability.",
-)
-@click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0, 2**63 - 1),
-    help="Of the first text; the next one has the next.",
-)
+@click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="Texts of each prompt.")  # fmt: skip
+@click.option("--tokens", default=100, show_default=True, type=click.IntRange(min=1), help="Most tokens to add.")  # fmt: skip
+@click.option("--temperature", default=0.8, show_default=True, type=click.FloatRange(min=0), help="0 takes the likeliest token.")  # fmt: skip
+@click.option("--top-k", default=50, show_default=True, type=click.IntRange(min=0), help="Choose among this many likeliest; 0 for all.")  # fmt: skip
+@click.option("--top-p", default=1.0, show_default=True, type=click.FloatRange(0, 1, min_open=True), help="Of these, among the likeliest that together have this probability.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Of the first text; the next one has the next.")  # fmt: skip
 @click.option(
     "--weights",
     type=click.Choice(["averaged", "last"]),
@@ -92,7 +56,7 @@ def generate(
     device: str,
     json_file: str | None,
 ) -> None:
-    """Continue prompts with the newest checkpoint of RUN, and show the text as it is made."""
+    """Continue prompts with the newest checkpoint of RUN, and show the text as it is made. A fine-tuned decoder answers them."""
     if temperature != 0 and not 0.01 <= temperature <= 100:  # also refuses nan
         raise UsageError(
             f"a temperature of {temperature} makes no text", do="use 0, or 0.01 to 100"
@@ -107,21 +71,38 @@ def generate(
     asked = [*prompt, *(_lines(prompts) if prompts else ())] or ["def "]
     if any("\ud800" <= c <= "\udfff" for c in "".join(asked)):
         raise UsageError("the prompt is not UTF-8 text")
+    from hotloop.core.causal_config import CAUSAL_TASKS
+    from hotloop.core.settings import task_of
     from hotloop.train.trained import Text, load_trained, write_texts
 
-    trained = load_trained(run, device, weights=weights)
-    for each in trained.notes:
-        note(each)
-    if weights is None and trained.weights == "averaged":
-        note("with the averaged weights; `--weights last` takes the others")
     repeated = [each for each in asked for _ in range(count)]
     texts = [Text(each, seed + i) for i, each in enumerate(repeated)]
+    how: dict[str, Any] = {
+        "num_tokens": tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
+    told: dict[str, Any] = {"step": None, "weights": "exported", "notes": []}
+    if (run / "config.yaml").is_file() and task_of(run / "config.yaml") in CAUSAL_TASKS:
+        from hotloop.finetune.answers import write_answers
+
+        if weights is not None:
+            raise UsageError("--weights is of runs that train on text", where=str(run), do="leave it out: `model/` has those that were kept")  # fmt: skip
+        written = write_answers(run, texts, device=device, warn=note, **how)
+        next(written)  # reads the model
+    else:
+        trained = load_trained(run, device, weights=weights)
+        told = {"step": trained.step, "weights": trained.weights, "notes": [*trained.notes]}
+        written = write_texts(trained, texts, **how)
+    for each in told["notes"]:
+        note(each)
+    if weights is None and told["weights"] == "averaged":
+        note("with the averaged weights; `--weights last` takes the others")
     screen = _Screen(texts, quiet=json_file == "-")
     began = time.perf_counter()
     with _noted() as signals:
-        for _ in write_texts(
-            trained, texts, num_tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p
-        ):
+        for _ in written:
             screen.show()
             if signals:
                 break
@@ -135,13 +116,11 @@ def generate(
         fields = ("prompt", "seed", "text", "tokens", "ended")
         found = {
             "schema": "hotloop.generate/1",
-            "step": trained.step,
-            "weights": trained.weights,
+            **told,
             "prompt": texts[0].prompt,
             "text": texts[0].text,
             "texts": [{name: getattr(text, name) for name in fields} for text in texts],
             "tokens_per_s": rate,
-            "notes": list(trained.notes),
         }
         write_object(found, json_file)
     if any(text.ended == "interrupted" for text in texts):

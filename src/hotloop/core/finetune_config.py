@@ -31,13 +31,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
 """What an evaluation of each task can be judged by."""
 
 Column = Annotated[str, Field(min_length=1)]
-TAB_NAMES = ("tab", "\\t")
-"""What a shell lets one type."""
-Delimiter = Annotated[
-    str,
-    BeforeValidator(lambda given: "\t" if given in TAB_NAMES else given),
-    Field(min_length=1, max_length=1),
-]
+TYPED_TABS = {"tab": "\t", "\\t": "\t"}
+Delimiter = Annotated[str, BeforeValidator(lambda given: TYPED_TABS.get(str(given), given)), Field(min_length=1, max_length=1)]  # fmt: skip
 
 
 class ExamplesConfig(Section):
@@ -120,7 +115,7 @@ class FinetuneEval(EvalConfig):
 
 class FinetuneStability(StabilityConfig):
     spike_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
-    """As above. Once most examples are learned, a batch with one that is not has ten times the usual gradient."""
+    """null looks at the loss alone: once most examples are learned, a batch with one that is not has many times the usual gradient."""
 
 
 class FinetuneLoop(LoopConfig):

@@ -27,9 +27,6 @@ HOST_PHASES = (
 )
 """Exclusive phases of host wall time, in the order they are printed."""
 
-DEVICE_PHASES = ("compute", "communication", "memcpy", "idle", "unknown")
-"""`unknown`: it may have idled or computed; what of it was computing the judge tells, where anything does."""
-
 TAGS = (
     "warmup", "compile", "gc", "checkpoint", "eval", "profiled", "resumed",
     "spike", "skipped", "rolled_back", "epoch", "recompile", "after_profiler",

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from hotloop.core.errors import first_line
 from hotloop.finetune.packed_attention import packed_attention
 from hotloop.finetune.sequences import Example
 from hotloop.finetune.tokens import padded_rows
-from hotloop.finetune.work import chosen_in, held_out_parts, in_microbatches
+from hotloop.finetune.work import InMemory, chosen_in, held_out_parts, in_microbatches
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
@@ -129,22 +128,13 @@ def why_not_packed(model: nn.Module, examples: Sequence[Example], longest: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class CausalWork:
+class CausalWork(InMemory):
     """Of one process: a step takes the same examples as with padding, and its loss is the mean over their targets."""
 
     config: CausalConfig
     model: CausalLearner
     train: list[Example]
     held_out: list[Example]
-
-    @property
-    def loader(self) -> Mapping[str, Any]:
-        layout = "packed" if self.model.packed else "length buckets"
-        return {"kind": "memory", "num_workers": 0, "order": "shuffled", "layout": layout}
-
-    @property
-    def prefetch(self) -> int | None:
-        return None
 
     @property
     def has_held_out(self) -> bool:

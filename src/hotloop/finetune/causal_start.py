@@ -150,10 +150,5 @@ def _keep(
             step=newest.step,
             stopped_early=evaluated.stopped_early,
         )
-    return Finetuned(
-        evaluated.training,
-        told,
-        str(place),
-        merged=str(merged) if lora.rank and lora.merge else None,
-        is_adapter=decoder.adapter is not None,
-    )
+    kept = str(merged) if lora.rank and lora.merge else None
+    return Finetuned(evaluated.training, told, str(place), kept, decoder.adapter is not None)

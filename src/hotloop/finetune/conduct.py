@@ -154,11 +154,9 @@ def with_steps(settings: Settings[Any], num_examples: int, where: str) -> Settin
     """
     config = settings.config
     if num_examples < config.sequences_per_step:
-        raise UsageError(
-            f"one step takes {counted(config.sequences_per_step, 'example')}, and there are {num_examples} to train on",
-            where=where,
-            do=f"lower `train.microbatch` (`batch` of `hotloop.fit`) to {num_examples} or less, with `train.grad_accum_steps` 1",
-        )
+        what = f"one step takes {counted(config.sequences_per_step, 'example')}, and there are {num_examples} to train on"
+        do = f"lower `train.microbatch` (`batch` of `hotloop.fit`) to {num_examples} or less, with `train.grad_accum_steps` 1"
+        raise UsageError(what, where=where, do=do)
     each = steps_per_epoch(num_examples, config.sequences_per_step)
     examples = counted(num_examples, "example")
     if config.eval.every_epochs is not None:

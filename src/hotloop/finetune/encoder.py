@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from torch import nn
 
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import EncoderConfig
+from hotloop.finetune.adapters import compare, forget
 from hotloop.finetune.heads import Head
 from hotloop.finetune.joint import Joint
 from hotloop.finetune.pretrained import Warn, check_length, loading, tokenizer_json
 from hotloop.finetune.two_heads import TwoHeads
-from hotloop.models.export import TOLERANCE, ExportDiffers, appearing_whole, quiet
+from hotloop.models.export import TOLERANCE, appearing_whole, quiet
 
 MOST_UNKNOWN = 0.9
 """Share of the tokens of all texts."""
@@ -115,19 +115,13 @@ def check_ids(tokens: Sequence[np.ndarray], model: Any, path: str) -> None:
 
 def check_known(tokens: Sequence[np.ndarray], tokenizer: Any, path: str) -> None:
     """Raises `UsageError` for texts of which the tokenizer knows next to nothing."""
-    unknown = tokenizer.unk_token_id
-    special = sorted({*tokenizer.all_special_ids} - {unknown})
-    num_known = num_unknown = 0
-    for ids in tokens if unknown is not None else ():
-        num = int((ids == unknown).sum())
-        num_unknown += num
-        num_known += len(ids) - num - int(np.isin(ids, special).sum())
+    special = tokenizer.all_special_ids
+    num_known = sum(int(np.isin(ids, special, invert=True).sum()) for ids in tokens)
+    num_unknown = sum(int((ids == (-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id)).sum()) for ids in tokens)  # fmt: skip
     if num_unknown > MOST_UNKNOWN * (num_known + num_unknown):
-        raise UsageError(
-            f"{num_unknown:,} of the {num_known + num_unknown:,} tokens of these texts are unknown to the model's tokenizer (`{tokenizer.unk_token}`)",
-            where=path,
-            do="give a model of their language and script, with its own tokenizer in its directory",
-        )
+        what = f"{num_unknown:,} of the {num_known + num_unknown:,} tokens of these texts are unknown to the model's tokenizer (`{tokenizer.unk_token}`)"
+        do = "give a model of their language and script, with its own tokenizer in its directory"
+        raise UsageError(what, where=path, do=do)
 
 
 @torch.no_grad()
@@ -142,32 +136,20 @@ def export(
     """Write `directory`, whole or not at all, and check that `auto` loads it with the same weights, and gives `tokens` the same logits."""
     import transformers
 
-    if directory.exists():  # of this run, before it went on or back
-        shutil.rmtree(directory)
+    forget(directory)
     was_training, device = model.training, next(model.parameters()).device
     model.eval().cpu()
     try:
         with appearing_whole(directory) as written, quiet():
             model.save_pretrained(written)
             tokenizer.save_pretrained(written)
-            theirs = (
-                getattr(transformers, auto)
-                .from_pretrained(written, local_files_only=True, dtype=torch.float32)
-                .eval()
-            )
+            read = getattr(transformers, auto).from_pretrained
+            theirs = read(written, local_files_only=True, dtype=torch.float32).eval()
             own = dict(model.named_parameters())
             same = all(torch.equal(p, own[name]) for name, p in theirs.named_parameters())
-            for each in tokens:
-                ids = torch.from_numpy(each.astype(np.int64))[None]
-                logits = model(input_ids=ids).logits
-                # Not to the bit: where a tensor lies in memory decides which kernel computes its edges.
-                difference = float((logits - theirs(input_ids=ids).logits).abs().max())
-                same = same and difference <= TOLERANCE * max(1.0, float(logits.abs().max()))
-            if not same:
-                raise ExportDiffers(
-                    "transformers computes other logits from the exported model",
-                    where=str(directory),
-                    do=f"nothing was kept; this is a bug in hotloop, or in transformers {transformers.__version__}",
-                )
+            inputs = [torch.from_numpy(each.astype(np.int64))[None] for each in tokens]
+            # Not to the bit: where a tensor lies in memory decides which kernel computes its edges.
+            wanted = [model(input_ids=ids).logits for ids in inputs]
+            compare(theirs, inputs, wanted, directory, TOLERANCE, same_weights=same)
     finally:
         model.to(device).train(was_training)

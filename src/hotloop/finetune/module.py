@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +28,13 @@ from hotloop.finetune.conduct import (
     conduct_finetuning,
     with_steps,
 )
-from hotloop.finetune.work import chosen_in, held_out_parts, in_microbatches, steps_in_words
+from hotloop.finetune.work import (
+    InMemory,
+    chosen_in,
+    held_out_parts,
+    in_microbatches,
+    steps_in_words,
+)
 from hotloop.hardware.device import pick_device
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.report.numbers import counted
@@ -72,7 +80,7 @@ class Learner(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleWork:
+class ModuleWork(InMemory):
     """Of one process: a permutation of the examples per epoch."""
 
     config: ModuleConfig
@@ -81,14 +89,12 @@ class ModuleWork:
     held_out: Any
     collate: Collate
     keys: tuple[str, ...] | None
+    recent: deque[list[int]]
+    """The examples of the newest steps."""
 
     @property
     def loader(self) -> Mapping[str, Any]:
         return {"kind": "dataset", "num_workers": 0, "order": "shuffled", "layout": "as collated"}
-
-    @property
-    def prefetch(self) -> int | None:
-        return None
 
     @property
     def has_held_out(self) -> bool:
@@ -96,6 +102,7 @@ class ModuleWork:
 
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
         chosen = chosen_in(step, self.config, self.config.data.seed, len(self.train))
+        self.recent.append(chosen)
         microbatches = in_microbatches(
             chosen, self.config, own, partial(self.inputs, self.train), pinned
         )
@@ -153,10 +160,11 @@ def fit_module(
     collate = collate or default_collate
     first = train[0]
     keys = tuple(first) if isinstance(first, Mapping) else None
+    recent = deque[list[int]](maxlen=4)  # divergence is noticed a step late
 
     def prepare(config: ModuleConfig) -> Prepared:
         learner = Learner(model, loss, keys)
-        work = ModuleWork(config, learner, train, held_out, collate, keys)
+        work = ModuleWork(config, learner, train, held_out, collate, keys, recent)
         _try(learner, work)
         fingerprint = _fingerprint(model, work)
         held = 0 if held_out is None else len(held_out)
@@ -164,28 +172,19 @@ def fit_module(
             f"{counted(len(train), 'example')} to train on and {held} held out",
             steps_in_words(len(train), config),
         ]
-        return Prepared(
-            learner,
-            work,
-            fingerprint,
-            type(train).__name__,
-            None,
-            lines,
-            _keep,
-            "no `validation` was given",
-        )
+        kind, why = type(train).__name__, "no `validation` was given"
+        return Prepared(learner, work, fingerprint, kind, None, lines, _keep, why)
 
-    settings = with_steps(settings, len(train), f"`data`, {type(train).__name__}")
+    settings = with_steps(settings, len(train), where := f"`data`, {type(train).__name__}")
     try:
         found = conduct_finetuning(settings, device, directory, prepare, steps)
     except TrainingDiverged as error:
-        for index in chosen_in(error.step, settings.config, settings.config.data.seed, len(train)):
+        for index in itertools.chain(*recent):
             tensors = tensors_of(collate([train[index]]), keys)
             if any(each.is_floating_point() and each.isnan().any() for each in tensors):
+                what = f"example {index} holds a value that is no number (nan), and so the loss is none"
                 raise UsageError(
-                    f"example {index} holds a value that is no number (nan), and so the loss is none",
-                    where=f"`data`, {type(train).__name__}",
-                    do="put a number in its place, or remove that example",
+                    what, where=where, do="put a number there, or remove it"
                 ) from error
         raise
     if found.model is not None:  # averaged weights, those of the best evaluation

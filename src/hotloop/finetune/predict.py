@@ -76,7 +76,7 @@ def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], 
         raise UsageError(
             "this is an adapter of a decoder, which gives neither labels nor entities",
             where=str(directory),
-            do="read it with `peft.PeftModel.from_pretrained`, or train again with `model.lora.merge=true` for the whole model",
+            do="read it with `peft.PeftModel.from_pretrained`, or run `hotloop train` again with `model.lora.merge=true`: then `hotloop generate RUN` answers",
         )
     check_directory(directory.expanduser())
     with loading(source := str(directory), warn) as (transformers, path, common):
@@ -107,7 +107,9 @@ def _kind_of(config: Any, source: str) -> tuple[Kind, str]:
         raise UsageError(
             f"this is a {name or 'model without a class'}, which gives neither labels nor entities",
             where=source,
-            do="give a directory that `hotloop train --task ...` made, or its run",
+            do="of a decoder, `hotloop generate RUN --prompt TEXT` shows what its run has learned"
+            if name.endswith(("ForCausalLM", "LMHeadModel"))
+            else "give a directory that `hotloop train --task ...` made, or its run",
         )
     kinds: dict[str, Kind] = {
         "multi_label_classification": "multilabel",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,11 @@ from hotloop.core.errors import UsageError, first_line
 Warn = Callable[[str], None]
 HUB_TIMEOUT_S = 5.0
 NAME_ONE = "name a directory that `save_pretrained` wrote"
-COPY_AGAIN = "where its files are damaged or cut off, copy the directory again"
+COPY_AGAIN = f"where its files are damaged or cut off, copy the directory again, or {NAME_ONE}"
+NO_TOKENIZER = (
+    "no tokenizer that knows any words",
+    "put the model's own beside its weights: `AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR)`",
+)
 
 
 @contextmanager
@@ -29,8 +32,7 @@ def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
         raise UsageError(
             "fine-tuning needs transformers", do="pip install 'hotloop[export]'"
         ) from error
-    directory = Path(path).expanduser()
-    source = str(check_directory(directory)) if directory.exists() else _by_name(path, warn)
+    source = str(check_source(path) or _by_name(path, warn))
     common = {"trust_remote_code": False, "local_files_only": Path(source).is_dir()}
     try:
         with quiet():
@@ -38,27 +40,17 @@ def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
     except UsageError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
-        if "backend tokenizer" in first_line(error):
-            raise _no_tokenizer(path) from error
-        what = f"transformers cannot load this model: {first_line(error)[:200]}"
-        raise UsageError(what, where=path, do=f"{COPY_AGAIN}, or {NAME_ONE}") from error
+        what, do = f"transformers cannot load this model: {first_line(error)[:200]}", COPY_AGAIN
+        if "backend tokenizer" in what:
+            what, do = NO_TOKENIZER
+        raise UsageError(what, where=path, do=do) from error
 
 
-def _no_tokenizer(path: str) -> UsageError:
-    return UsageError(
-        "no tokenizer that knows any words",
-        where=path,
-        do="put the model's own beside its weights: `AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR)`",
-    )
-
-
-def check_source(path: str) -> None:
-    """What can be known before transformers is loaded. Raises `UsageError`."""
+def check_source(path: str) -> Path | None:
+    """The directory, absolute; `None` for what may be a name. Raises `UsageError`. Loads nothing."""
     directory = Path(path).expanduser()
-    if directory.exists():
-        check_directory(directory)
-    elif importlib.util.find_spec("huggingface_hub") and _cached(path) is None:
-        _by_name(path, lambda message: None)
+    is_place = directory.exists() or path.startswith(("/", ".", "~")) or path.count("/") > 1
+    return check_directory(directory) if is_place else None
 
 
 def check_directory(directory: Path) -> Path:
@@ -66,21 +58,15 @@ def check_directory(directory: Path) -> Path:
     if not directory.is_dir():
         raise UsageError("no such model directory", where=str(directory), do=NAME_ONE)
     if not (directory / "config.json").is_file():
-        raise UsageError(
-            "no model in the format of transformers: it has no config.json",
-            where=str(directory),
-            do=NAME_ONE,
-        )
+        what = "no model in the format of transformers: it has no config.json"
+        raise UsageError(what, where=str(directory), do=NAME_ONE)
     if not any(directory.glob("*.safetensors")):
         pickles = [each.name for pattern in ("*.bin", "*.pt", "*.pth") for each in directory.glob(pattern)]  # fmt: skip
         what = "no weights in safetensors"
         if pickles:
             what += f", only {pickles[0]}, a pickle, which could run any code when it is read"
-        raise UsageError(
-            what,
-            where=str(directory),
-            do="save them with `model.save_pretrained(directory)` of transformers 5",
-        )
+        do = "save them with `model.save_pretrained(directory)` of transformers 5"
+        raise UsageError(what, where=str(directory), do=do)
     return directory.resolve()
 
 
@@ -89,13 +75,17 @@ def _by_name(path: str, warn: Warn) -> str:
 
     The hub is asked once: transformers asks again for a minute, also for what it does not find in the cache.
     """
-    from huggingface_hub import constants, errors, get_session
+    from huggingface_hub import constants, errors, get_session, try_to_load_from_cache
 
-    hub, cached = constants.ENDPOINT, _cached(path)
+    hub = constants.ENDPOINT
+    try:
+        cached = try_to_load_from_cache(path, "config.json")
+    except ValueError as error:  # no name of a model
+        raise UsageError("no such model directory", where=path, do=NAME_ONE) from error
     try:
         get_session().head(f"{hub}/{path}/resolve/main/config.json", timeout=HUB_TIMEOUT_S)
     except (OSError, ValueError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        if cached is None:
+        if not isinstance(cached, str):
             raise UsageError(
                 f"no such directory, no such model in the cache of transformers, and {hub} does not answer",
                 where=path,
@@ -105,17 +95,6 @@ def _by_name(path: str, warn: Warn) -> str:
         return str(check_directory(Path(cached).parent))
     warn(f"no directory `{path}` here: transformers looks in its cache and asks {hub}")
     return path
-
-
-def _cached(path: str) -> str | None:
-    """The config of a model in the cache. Raises `UsageError` for what is no name of a model."""
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        found = try_to_load_from_cache(path, "config.json")
-    except ValueError as error:
-        raise UsageError("no such model directory", where=path, do=NAME_ONE) from error
-    return found if isinstance(found, str) else None
 
 
 def check_length(wanted: int, longest: int | None, path: str) -> None:
@@ -134,6 +113,6 @@ def tokenizer_json(tokenizer: Any, path: str) -> bytes:
     if backend is None:
         raise UsageError("this model has no fast tokenizer", where=path, do="save one with it")
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-        raise _no_tokenizer(path)
+        raise UsageError(NO_TOKENIZER[0], where=path, do=NO_TOKENIZER[1])
     written: bytes = backend.to_str().encode()
     return written

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.core.finetune_config import TAB_NAMES
+from hotloop.core.finetune_config import TYPED_TABS
 from hotloop.core.untrusted import parse_object, read_bytes
 
 Row = tuple[int, dict[str, Any]]
@@ -57,15 +57,15 @@ def table_rows(
 
 
 def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> Iterator[Row]:
-    delimiter = "\t" if given in TAB_NAMES else given or TABLES.get(file.path.suffix, ",")
-    reader = csv.DictReader(io.StringIO(file.text, newline=""), delimiter=delimiter, strict=True)
+    delimiter = TYPED_TABS.get(given or "", given) or TABLES.get(file.path.suffix, ",")
     option = "--delimiter" if "--column" in columns else "data.delimiter"
     if len(delimiter) != 1:
         raise UsageError(f"{delimiter!r} is no single character", where=option, do="for a tab, write `tab`")  # fmt: skip
+    reader = csv.DictReader(io.StringIO(file.text, newline=""), delimiter=delimiter, strict=True)
     try:
         names = [str(name) for name in reader.fieldnames or ()]
-        if len(names) == 1 and set(columns.values()) - set(names):
-            there = max(("\t", ";", "|", ","), key=names[0].count)
+        there = max(("\t", ";", "|", ","), key=names[0].count) if len(names) == 1 else ""
+        if there and there in names[0] and set(columns.values()) - set(names):
             word = f"{option}={there}".replace("\t", "tab")
             raise UsageError(
                 f"only one column is found, `{names[0][:80]}`, with {delimiter!r} between columns",

@@ -45,8 +45,20 @@ class Labelled:
         return (*model.head.targets(labels, balance), *arranged), labels
 
 
+class InMemory:
+    """What works share whose examples the process reads that trains on them."""
+
+    model: Any
+    prefetch: int | None = None
+
+    @property
+    def loader(self) -> Mapping[str, Any]:
+        layout = "packed" if self.model.packed else "length buckets"
+        return {"kind": "memory", "num_workers": 0, "order": "shuffled", "layout": layout}
+
+
 @dataclass(frozen=True, slots=True)
-class FinetuneWork:
+class FinetuneWork(InMemory):
     """Of one process: a step takes the same examples as with padding, whatever they are laid out as."""
 
     config: FinetuneConfig
@@ -55,15 +67,6 @@ class FinetuneWork:
     held_out: Labelled
     used: UsedRows | None = None
     """`None` where the whole table of token embeddings is trained."""
-
-    @property
-    def loader(self) -> Mapping[str, Any]:
-        layout = "packed" if self.model.packed else "length buckets"
-        return {"kind": "memory", "num_workers": 0, "order": "shuffled", "layout": layout}
-
-    @property
-    def prefetch(self) -> int | None:
-        return None
 
     @property
     def has_held_out(self) -> bool:

@@ -53,7 +53,7 @@ def sample(
                 seen = torch.tensor([ids[row][-context:] for row in full], device=weight.device)
                 logits.append(model(seen, last=True))
             rows = growing + full
-            chosen = _choose(
+            chosen = choose(
                 torch.cat(logits)[:, -1].float(),
                 [generators[row] for row in rows],
                 temperature,
@@ -99,7 +99,7 @@ def refuse_diverged(logits: Tensor, *, where: str | None = None) -> None:
         )
 
 
-def _choose(
+def choose(
     logits: Tensor,
     generators: list[torch.Generator],
     temperature: float,

@@ -237,7 +237,6 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
         if not torch.isfinite(parameter).all():
             raise TrainingDiverged(
                 f"weight `{name}` is no longer finite after step {step}; nothing was saved",
-                step=max(step - 1, 0),
                 do="lower `optimizer.learning_rate`, or train in fp32; what was saved before is kept",
             )
     group = run.group

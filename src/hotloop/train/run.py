@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -46,7 +47,6 @@ from hotloop.train.save_times import SaveTimes
 from hotloop.train.session_log import SessionLog
 from hotloop.train.stability import Stability
 from hotloop.train.text_work import TextWork
-from hotloop.train.tracker_clients import EXTRAS, is_wanted
 from hotloop.train.work import Work
 
 HEAP_RESERVE_BYTES = 16 << 30
@@ -328,6 +328,6 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
 
 def _how_often(config: LoopConfig) -> dict[str, str]:
     """The settings that say how often a step evaluates and logs."""
-    sends = [f"logging.{name}" for name in EXTRAS if is_wanted(getattr(config.logging, name), name)]  # fmt: skip
+    sends = [f"logging.{name}" for name in ("tensorboard", "wandb", "mlflow") if getattr(config.logging, name) and find_spec(name)]  # fmt: skip
     often = {"logging": ", ".join(sends), "eval": f"eval.every_steps={config.eval.every_steps}"}
     return {phase: setting for phase, setting in often.items() if setting}

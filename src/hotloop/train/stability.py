@@ -138,10 +138,6 @@ class TrainingDiverged(HotloopError):
 
     exit_code = ExitCode.FOUND
 
-    def __init__(self, what: str, *, step: int, do: str, where: str | None = None) -> None:
-        super().__init__(what, where=where, do=do)
-        self.step = step
-
 
 class RollBack(Exception):
     """The run is to go back to its newest checkpoint. Caught in `start.py`, never shown."""
@@ -217,19 +213,17 @@ class Stability:
                 continue
             what = name.replace("grad_norm", "gradient norm")
             do = SKIP_THEM if self.config.nonfinite == "stop" else START_AGAIN
-            return TrainingDiverged(f"the {what} became {value} at step {step}", step=step, do=do)
+            return TrainingDiverged(f"the {what} became {value} at step {step}", do=do)
         if values.get("scale", 1.0) < 1.0:
             return TrainingDiverged(
                 f"the gradient scale of fp16 fell to {values['scale']:g} at step {step}: gradients "
                 "overflow whatever the scale",
-                step=step,
                 do=f"train in bf16 or fp32, or with a lower `optimizer.learning_rate`; {KEPT}",
             )
         if self.skipped_in_a_row >= self.config.max_skips:
             return TrainingDiverged(
                 f"{self.skipped_in_a_row} updates in a row were left out, the last one at step {step}"
                 f" (loss {values['loss']:.4g}, gradient norm {values.get('grad_norm', math.nan):.4g})",
-                step=step,
                 do="look at the data from there on, raise `stability.max_skips`, or lower "
                 f"`optimizer.learning_rate`; {KEPT}",
             )
@@ -239,7 +233,6 @@ class Stability:
             return RollBack(step, spike)
         return TrainingDiverged(
             f"another spike, at step {step}, when `stability.max_rollbacks` is reached: {spike}",
-            step=step,
             do="raise `stability.max_rollbacks` or `stability.spike_factor`, or lower "
             f"`optimizer.learning_rate`; {KEPT}",
         )

@@ -7,7 +7,6 @@ MLFLOW_TRACKING_URI names, or its own local store.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import logging
 import os
@@ -33,15 +32,6 @@ SECONDS = "seconds/step"
 """In what is told of every step, and of nothing else."""
 IDENTITIES = "trackers.json"
 """In the run directory: what the run is called by each tracker, so that a resumed one continues there."""
-
-
-def is_installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
-def is_wanted(asked: bool | str, name: str) -> bool:
-    """asked: the value of its key."""
-    return bool(asked) and (asked != AUTO or is_installed(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ and said; nothing is lost by it, since the run directory holds everything.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -30,8 +31,6 @@ from hotloop.train.tracker_clients import (
     TensorboardTracker,
     Tracker,
     WandbTracker,
-    is_installed,
-    is_wanted,
     one_line,
 )
 
@@ -57,6 +56,10 @@ def refuse_missing_trackers(config: LoopConfig) -> None:
             )
 
 
+def is_installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
 @contextmanager
 def trackers(
     settings: Settings[Any], run: Run, *, measuring: bool, warn: Callable[[str], None]
@@ -78,7 +81,8 @@ def trackers(
 def _sender(
     name: str, settings: Settings[Any], run: Run, warn: Callable[[str], None]
 ) -> Sender | None:
-    if not is_wanted(getattr(settings.config.logging, name), name):
+    asked = getattr(settings.config.logging, name)
+    if not asked or (asked == AUTO and not is_installed(name)):
         return None
     try:
         tracker = build(name, settings, run, warn)

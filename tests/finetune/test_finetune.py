@@ -173,7 +173,12 @@ def test_tsv_and_jsonl_hold_the_same_examples_and_empty_texts_are_counted(tmp_pa
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "a.csv").write_bytes((tmp_path / "a.tsv").read_bytes())
-    words = [f"data.file={tmp_path / 'a.csv'}", "model.path=x", "data.held_out=0"]
+    words = [
+        "task=classification",
+        f"data.file={tmp_path / 'a.csv'}",
+        "model.path=x",
+        "data.held_out=0",
+    ]
     for typed in ("tab", r"\t"):
         config = settings_of("classification", None, [*words, f"data.delimiter={typed}"]).config
         assert read_dataset(config.data).train.texts == ("one, two", "three")

@@ -17,7 +17,7 @@ from trainings import killed_after, train
 
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.train import tracker_clients, trackers
+from hotloop.train import trackers
 from hotloop.train.evaluate import Evaluation
 from hotloop.train.trackers import Point, Sender
 
@@ -213,7 +213,7 @@ def test_measured_process_talks_to_no_tracker(
 def test_a_tracker_that_is_not_there_is_none_to_turn_off(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
-    monkeypatch.setattr(tracker_clients, "is_installed", lambda name: installed)
+    monkeypatch.setattr("hotloop.train.run.find_spec", lambda name: installed)
     train(tiny_config, tmp_path / "run", "logging.tensorboard=auto", stop_after=2)
     often = json.loads((tmp_path / "run/census.json").read_text())["how_often"]
     assert often.get("logging") == ("logging.tensorboard" if installed else None)

@@ -22,9 +22,6 @@ from hotloop.finetune.pretrained import Warn, check_length, loading, tokenizer_j
 from hotloop.finetune.two_heads import TwoHeads
 from hotloop.models.export import TOLERANCE, appearing_whole, quiet
 
-MOST_UNKNOWN = 0.9
-"""Share of the tokens of all texts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
@@ -118,7 +115,7 @@ def check_known(tokens: Sequence[np.ndarray], tokenizer: Any, path: str) -> None
     special = tokenizer.all_special_ids
     num_known = sum(int(np.isin(ids, special, invert=True).sum()) for ids in tokens)
     num_unknown = sum(int((ids == (-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id)).sum()) for ids in tokens)  # fmt: skip
-    if num_unknown > MOST_UNKNOWN * (num_known + num_unknown):
+    if num_unknown > 0.9 * (num_known + num_unknown):
         what = f"{num_unknown:,} of the {num_known + num_unknown:,} tokens of these texts are unknown to the model's tokenizer (`{tokenizer.unk_token}`)"
         do = "give a model of their language and script, with its own tokenizer in its directory"
         raise UsageError(what, where=path, do=do)

@@ -168,10 +168,7 @@ def fit_module(
         _try(learner, work)
         fingerprint = _fingerprint(model, work)
         held = 0 if held_out is None else len(held_out)
-        lines = [
-            f"{counted(len(train), 'example')} to train on and {held} held out",
-            steps_in_words(len(train), config),
-        ]
+        lines = [f"{counted(len(train), 'example')} to train on and {held} held out", steps_in_words(len(train), config)]  # fmt: skip
         kind, why = type(train).__name__, "no `validation` was given"
         return Prepared(learner, work, fingerprint, kind, None, lines, _keep, why)
 

@@ -67,11 +67,11 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
         there = max(("\t", ";", "|", ","), key=names[0].count) if len(names) == 1 else ""
         if there and there in names[0] and set(columns.values()) - set(names):
             word = f"{option}={there}".replace("\t", "tab")
-            raise UsageError(
-                f"only one column is found, `{names[0][:80]}`, with {delimiter!r} between columns",
-                where=f"{file.path}:1",
-                do=f"say what stands between them: `{shlex.quote(word)}`",
+            what = (
+                f"only one column is found, `{names[0][:80]}`, with {delimiter!r} between columns"
             )
+            do = f"say what stands between them: `{shlex.quote(word)}`"
+            raise UsageError(what, where=f"{file.path}:1", do=do)
         check_columns(file.path, names, columns)
         for row in reader:
             yield reader.line_num, row

@@ -32,7 +32,8 @@ class Trials:
     """Processes at most; `None` where the plan cannot be read."""
     num_cut_off: int
     """Processes that began and did not end."""
-    of_scripts: bool  # not of hotloop's own trainer
+    of_scripts: bool
+    """The candidate is not of hotloop's own trainer, as that of the quickstart is beside a plain script."""
 
     @property
     def baseline_runs(self) -> tuple[Measurement, ...]:
@@ -92,7 +93,7 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
             measured=tuple(measured),
             num_planned=_num_planned(plan),
             num_cut_off=num_cut_off,
-            of_scripts=plan["baseline"].get("records", "run") != "run",
+            of_scripts=plan["candidate"].get("records", "run") != "run",
         ),
         problems,
     )

@@ -14,7 +14,7 @@ from hotloop.bench.effectiveness import chosen_options
 from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.tune.options import AUTO, Known
-from hotloop.tune.settings import Words
+from hotloop.tune.settings import Words, alone
 
 SOURCE = Path(__file__).parents[2] / "src"
 WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
@@ -144,6 +144,15 @@ def test_a_name_that_is_misspelt_is_told_what_is_close() -> None:
     with pytest.raises(UsageError, match="nothing is called `train") as refused:
         chosen_options(*options(), ["train.precison"])
     assert "did you mean `train.precision`?" in str(refused.value)
+
+
+def test_a_setting_that_needs_another_one_is_not_measured_alone() -> None:
+    config = SOURCE.parent / "configs/quickstart-plain.yaml"
+    both = Words("both", ("train.clip=fused", "optimizer.fused=true"), Known(""), "reduction_order")
+    clips = Words("train.clip", ("train.clip=fused",), Known(""), "reduction_order")
+    assert [each.values for each in alone([both, clips], config, ())] == [("optimizer.fused=true",)]
+    fused = alone([clips], config, ("optimizer.fused=true",))
+    assert [each.values for each in fused] == [("train.clip=fused",)]
 
 
 @pytest.mark.slow

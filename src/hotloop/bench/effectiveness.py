@@ -26,7 +26,6 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.tune import program as tuning
 from hotloop.tune.options import AUTO, Option
-from hotloop.tune.settings import runs_alone
 
 TOGETHER = "all that was kept"
 
@@ -81,11 +80,7 @@ def measured(
             [
                 replace(
                     each,
-                    values=tuple(
-                        v
-                        for v in each.values
-                        if each.changes(v, command) and runs_alone(command, v)
-                    ),
+                    values=tuple(v for v in each.values if each.changes(v, command)),
                 )
                 for each in options
             ]

@@ -220,7 +220,8 @@ def _of_config(words: tuple[str, ...], only: tuple[str, ...], out: Path | None) 
     config, overrides = Path(words[0]), words[1:]
     settings = load_settings(config, overrides)
     refuse_early(settings.config)
-    rounds = chosen_options(*tuning.options_for(settings, []), only)
+    whole, single = tuning.options_for(settings, [])
+    rounds = chosen_options(whole, tuning.alone(single, config, overrides), only)
     written = Path("runs") / f".{KIND}-{settings.config.name}"
     command = tuning.command_of(config, overrides, written)
     directory = out or run_directory(command, settings.config.name, note, KIND)

@@ -75,22 +75,25 @@ def command_of(config: Path, overrides: Sequence[str], out: Path) -> tuple[str, 
 
 def with_tokens(arm: Arm) -> Arm:
     """With the work of its steps, as its config says."""
-    return replace(arm, tokens_per_step=_settings_of(arm.command).config.global_batch_tokens)
+    config, *words = arm.command[arm.command.index("train") + 1 :]
+    overrides = [each for each in words if _key(each)]
+    tokens = load_settings(Path(config), overrides).config.global_batch_tokens
+    return replace(arm, tokens_per_step=tokens)
 
 
-def runs_alone(command: Sequence[str], value: str) -> bool:
-    """Whether these words, with nothing else that `auto` chose, are a config: what another one needs is not."""
-    settings = _settings_of((*command, *value.split()))
-    try:
-        resolve(settings, machine_for(settings))
-    except UsageError:
-        return False
-    return True
+def alone(options: Iterable[Words], config: Path, overrides: Sequence[str]) -> list[Words]:
+    """The options with the values that are a config with nothing else that `auto` chose: what needs another one is not."""
 
+    def runs(value: str) -> bool:
+        settings = load_settings(config, [*overrides, *value.split()])
+        try:
+            resolve(settings, machine_for(settings))
+        except UsageError:
+            return False
+        return True
 
-def _settings_of(command: Sequence[str]) -> Settings:
-    config, *words = command[command.index("train") + 1 :]
-    return load_settings(Path(config), [each for each in words if _key(each)])
+    found = [replace(each, values=tuple(filter(runs, each.values))) for each in options]
+    return [each for each in found if each.values]
 
 
 def machine_for(settings: Settings) -> Machine:

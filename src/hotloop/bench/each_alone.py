@@ -3,7 +3,6 @@
 ```
 losses of each value, and pairs up to the first look    a few values at a time, the likeliest first: in rounds of a process of
                                                         the command as given and one of each, so that they share the former
-                                                        Losses of harmless ones are compared in one run together first
 pairs up to the second look, the third                  of those that a look did not decide, as long as the budget lasts
 ```
 """
@@ -17,10 +16,10 @@ from functools import partial
 from itertools import groupby
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Parity, ParityClass
+from hotloop.core.judgement import Parity
 from hotloop.core.ledger import Ledger
 from hotloop.doctor.compared_arms import unfinished_runs
-from hotloop.doctor.fix_costs import with_costs, with_memory, with_start_cost
+from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_status import judged, longer
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import SLACK, budget_text
@@ -49,7 +48,6 @@ class EachAlone(ValueTrials):
         super().__init__(runner, rounds, again)
         self._results: dict[str, SessionResult] = {}
         self._parities: dict[str, Parity] = {}
-        self._pools = self._pooled()
         self._wanted: dict[str, int] = {}
         """Pairs that each value should have by now."""
 
@@ -89,23 +87,6 @@ class EachAlone(ValueTrials):
             found += [values[at : at + TOGETHER] for at in range(0, len(values), TOGETHER)]
         return found
 
-    def _pooled(self) -> dict[str, list[Fix]]:
-        """Of each value those whose losses are compared in one run with its own: of its class, and of other settings.
-
-        What learns the same with all of them does with each. What compiles has a run of its own, which shows what that takes.
-        """
-        pools: dict[ParityClass, list[Fix]] = {"bitwise": [], "reduction_order": []}
-        taken: dict[ParityClass, set[str]] = {each: set() for each in pools}
-        for value in self.values:
-            option, text = value.value
-            keys, of = {word.partition("=")[0] for word in text.split()}, value.technique
-            has_own = option.name == AUTO or of.other_draws_in or _start_s(value)
-            has_own = has_own or not self._num_runs([value])  # an earlier call made it
-            if of.parity_class in pools and not has_own and keys.isdisjoint(taken[of.parity_class]):
-                pools[of.parity_class].append(value)
-                taken[of.parity_class] |= keys
-        return {each.name: pool for pool in pools.values() if pool[1:] for each in pool}
-
     def _say_what_it_takes(self, groups: Sequence[Sequence[Fix]]) -> None:
         takes = {
             value.name: self._expected_s(value, len(group), LOOKS[0])
@@ -121,8 +102,7 @@ class EachAlone(ValueTrials):
     def _expected_s(self, value: Fix, num_together: int, look: int) -> float:
         """Seconds for the losses of a value and pairs up to a look that are not made yet, where so many share a round."""
         runner, start_s = self.runner, _start_s(value)
-        pool = self._pools.get(value.name, [value])
-        num_losses = self._num_runs(pool) / len(pool) * (value.name not in self._parities)
+        num_losses = self._num_losses(value)
         pairs_s = runner.needed_s(look, reserved=False, place=self._found(value))
         process_s = runner.costs.process_s(runner.plan_for([value]).num_steps)
         own_s = num_losses * (runner.costs.process_s(runner.loss_steps) + start_s)
@@ -153,34 +133,23 @@ class EachAlone(ValueTrials):
             and (verdict.num_pairs < PAIRS or looks_faster(verdict))
         )
 
-    def _num_runs(self, values: Sequence[Fix]) -> int:
-        """Runs for losses that these still take, together."""
-        arm = self.runner.with_fixes("-".join(each.name for each in values), values)
-        return unfinished_runs(self.runner, arm, values)
+    def _num_losses(self, value: Fix) -> int:
+        """Runs for losses that it still takes."""
+        if value.name in self._parities:
+            return 0
+        return unfinished_runs(self.runner, self.runner.with_fixes(value.name, [value]), [value])
 
     def _learn(self, value: Fix) -> None:
         """Compare its losses, if they were not yet and the budget holds them."""
-        runner, asked = self.runner, self._pools.get(value.name, [value])
-        needed_s = self._num_runs(asked) * runner.costs.process_s(runner.loss_steps)
+        runner = self.runner
+        needed_s = self._num_losses(value) * runner.costs.process_s(runner.loss_steps)
         if value.name in self._parities or (needed_s and not runner.pays_for(needed_s)):
             return
-        parity = None
         try:
-            parity = self._parity(asked)
+            self._parities[value.name] = self._parity([value])
         except CommandFailed as error:
-            if runner.was_cut_off(error):
-                return
-            if len(asked) == 1:
+            if not runner.was_cut_off(error):
                 raise
-        if len(asked) > 1 and (parity is None or parity.result not in ("same", "within_noise")):
-            self._pools = {k: v for k, v in self._pools.items() if v is not asked}
-            return self._learn(value)
-        assert parity is not None
-        names = [each.name for each in asked]
-        if names[1:]:
-            parity = replace(parity, reason=f"in one run with {', '.join(names)}: {parity.reason}")
-        self._parities |= dict.fromkeys(names, parity)
-        return None
 
     def _measure(self, value: Fix, others: Sequence[Fix], group: Sequence[Fix], up_to: int) -> None:
         runner, parity = self.runner, self._parities[value.name]
@@ -201,11 +170,7 @@ class EachAlone(ValueTrials):
         status, why = judged(result, value, is_live=False)
         self._tell(value, status, f"{NO_TIME}: {why}" if status == "stopped" else why, result)
         entry = self.tried[value.name]
-        if value.name in self._pools:
-            first = [baseline for baseline, _ in result.pairs], result.pairs[0][1]
-            total = runner.total_steps
-            entry = with_start_cost(entry, pairs=result.pairs, losses=first, total_steps=total)
-        elif parity is not OTHERWISE:
+        if parity is not OTHERWISE:
             entry = with_costs(runner, value, entry, result)
         self.tried[value.name] = with_memory(entry, result.pairs)
 

@@ -124,3 +124,7 @@ def test_workers_that_start_with_each_epoch_are_counted_over_whole_epochs(
     found = over_epochs(Census(loaders=(loader,)), [fix], result)
     assert found == (None if ratio is None else pytest.approx(ratio))
     assert over_epochs(Census(loaders=(loader,)), [], None) is None
+    # One pair that shows nothing of it, and nothing is told.
+    even = replace(fast, process_s=took - case["later_s"] - 1.0)
+    mixed = replace(result, pairs=(*result.pairs[1:], (without, even)))
+    assert over_epochs(Census(loaders=(loader,)), [fix], mixed) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from hotloop.core.telemetry import (
 )
 from hotloop.hardware import telemetry as hardware
 from hotloop.hardware.nvml import Gpus
-from hotloop.hardware.telemetry import Sampler, _shares, telemetry
+from hotloop.hardware.telemetry import OtherPrograms, Sampler, _shares, telemetry
 
 
 def fake_nvml() -> ModuleType:
@@ -227,3 +228,27 @@ def test_numbers_that_no_sum_could_hold_are_damage(tmp_path: Path) -> None:
     assert len(samples) == 1
     assert damaged[2] == "damaged telemetry: a number is too large"
     assert damaged[3].startswith("damaged telemetry: sampled_at: ")
+
+
+def test_what_a_process_starts_is_none_of_the_other_programs() -> None:
+    burn = "import time\nwhile time.process_time() < 0.6: pass"
+    source = f"import subprocess, sys\nfor _ in range(3): subprocess.run([sys.executable, '-c', {burn!r}])"
+    own = [sys.executable, "-c", f"{source}\nprint('burnt', flush=True)\ninput()"]
+    with subprocess.Popen(own, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        others = OtherPrograms(process.pid)
+        others.look()
+        assert others.share is None
+        before = hardware.psutil.cpu_times()
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"burnt\n"
+        others.look()
+        spent = hardware._spent(before, hardware.psutil.cpu_times())
+        idle = spent["idle"] + spent.get("iowait", 0.0)
+        share = others.share
+        assert share is not None
+        # Three children that have ended burnt 1.8 s: what is left of all that was busy is others'.
+        busy_s, whole_s = sum(spent.values()) - idle, sum(spent.values())
+        assert share * whole_s == pytest.approx(max(busy_s - 1.9, 0.0), abs=0.3)
+        process.kill()
+    others.look()
+    assert others.share == share

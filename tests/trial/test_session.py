@@ -16,9 +16,12 @@ import pytest
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.measurement import Measurement
 from hotloop.core.progress import PairProgress
+from hotloop.trial import session as trial_session
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import list_workdir
+from hotloop.trial.measure import MEASUREMENT_FILE, is_finished, store_measurement, trial
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import Beside, SessionResult, compare_arms
 
@@ -253,6 +256,45 @@ def test_finished_pairs_are_no_reason_to_end_a_comparison(
         assert asked == then_asked
 
 
+def test_a_pair_with_other_programs_beside_one_process_alone_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of each process in turn: the second and the fourth pair are uneven, both of the third are disturbed.
+    shares = [0.0, 0.0, 0.02, 0.6, 0.0, 0.0, 0.5, 0.6, 0.3, 0.05, 0.3, 0.05, 0.3, 0.05]
+    made = list[Path]()
+
+    def beside_others(arm: Arm, place: Path, **rest: Any) -> Measurement:
+        known = is_finished(place)
+        measured = trial(arm, place, **rest)
+        if not known:
+            measured = replace(measured, other_programs=shares[len(made)])
+            store_measurement(place / MEASUREMENT_FILE, measured)
+            made.append(place)
+        return measured
+
+    monkeypatch.setattr(trial_session, "trial", beside_others)
+    directory, plan = tmp_path / "session", replace(PLAN, aa_pairs=0)
+    arms = sleeper("plain", 0.02), sleeper("other", 0.02)
+    found = session(directory, *arms, plan=plan)
+    assert [each.plan.pair for _, each in found.pairs] == [1, 2, 3, 4]
+    assert len(made) == 12  # MOST_UNEVEN times, then a pair is taken as it is
+    aside = sorted(each.name for each in directory.glob("uneven-*"))
+    assert [name[:16] for name in aside] == [f"uneven-{n}-pair-0{2 * n}" for n in (1, 1, 2, 2)]
+    said = [each for each in found.verdict.reasons if "was measured again" in each]
+    assert [each[:6] for each in said] == ["Pair 2", "Pair 4"]
+    assert "took 2 % beside" in said[0]
+    assert "and 60 % beside" in said[0]
+    again = session(directory, *arms, plan=plan)
+    assert len(made) == 12
+    assert again.verdict == found.verdict
+
+    made.clear()
+    shares[:2] = [0.0, 0.6]
+    ended = session(tmp_path / "short", *arms, plan=plan, stop_now=lambda *_: True)
+    assert len(made) == 2
+    assert len(ended.pairs) == 1  # no time for another
+
+
 def in_rounds(
     directory: Path, baseline: Arm, arms: Sequence[Arm], number: int
 ) -> list[SessionResult]:
@@ -267,7 +309,7 @@ def in_rounds(
 
 
 def test_comparisons_in_rounds_share_the_process_of_the_baseline(tmp_path: Path) -> None:
-    plain, arms = sleeper("plain", 0.05), [sleeper(name, 0.0) for name in "xyz"]
+    plain, arms = sleeper("plain", 0.3), [sleeper(name, 0.0) for name in "xyz"]
     results = in_rounds(tmp_path, plain, arms, 4)
     by_round = zip(*(result.pairs for result in results), strict=True)
     started = []

@@ -99,6 +99,8 @@ class Measurement:
     """Seconds since the epoch."""
     returncode: int | None = None
     """`None` when the process was ended after its last counted step."""
+    other_programs: float | None = None
+    """Share of the machine's CPUs that other programs kept busy meanwhile; `None` where it took a second or two."""
     schema: str = MEASUREMENT_SCHEMA
 
     def counted(self) -> tuple[StepRecord, ...]:

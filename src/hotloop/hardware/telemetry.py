@@ -117,6 +117,41 @@ class _Processes:
         return total
 
 
+class OtherPrograms:
+    """What else keeps the CPUs busy while a process runs, with all that it starts: to be looked at now and then."""
+
+    def __init__(self, pid: int) -> None:
+        self.share: float | None = None
+        """Of all CPU time of the machine from the first look to the last; `None` before two of them."""
+        self._pid = pid
+        self._before: tuple[Any, float] | None = None
+
+    def look(self) -> None:
+        """Never fails: an ended process leaves `share` as it was."""
+        cpu, own_s = _read(psutil.cpu_times), _read(self._own_s)
+        if cpu is None or own_s is None:
+            return
+        if self._before is None:
+            self._before = (cpu, own_s)
+            return
+        cpu_then, own_then_s = self._before
+        busy, *_ = _shares(cpu_then, cpu)
+        whole_s = sum(_spent(cpu_then, cpu).values())
+        if busy is not None:
+            self.share = round(max(busy - (own_s - own_then_s) / whole_s, 0.0), 4)
+
+    def _own_s(self) -> float:
+        """CPU seconds of it and of what it started, ended processes included where they were waited for."""
+        root = psutil.Process(self._pid)
+        total = float(sum(root.cpu_times()[:4]))
+        for process in root.children(recursive=True):
+            try:
+                total += sum(process.cpu_times()[:4])
+            except psutil.Error:
+                continue
+        return total
+
+
 def _read(what: Callable[[], Any]) -> Any:
     try:
         return what()
@@ -132,9 +167,7 @@ def _shares(before: Any, now: Any) -> tuple[float | None, float | None, float | 
     """Busy, iowait and steal as shares of all CPU time between two readings."""
     if before is None or now is None:
         return None, None, None
-    # Guests' time is already in user and nice.
-    names = [name for name in now._fields if not name.startswith("guest")]
-    spent = {name: max(getattr(now, name) - getattr(before, name), 0.0) for name in names}
+    spent = _spent(before, now)
     whole = sum(spent.values())
     if whole <= 0:
         return None, None, None
@@ -144,6 +177,13 @@ def _shares(before: Any, now: Any) -> tuple[float | None, float | None, float | 
         return round(spent[name] / whole, 4) if name in spent else None
 
     return round(1 - idle / whole, 4), share("iowait"), share("steal")
+
+
+def _spent(before: Any, now: Any) -> dict[str, float]:
+    """CPU seconds of all CPUs between two readings, by what they were spent on."""
+    # Guests' time is already in user and nice.
+    names = [name for name in now._fields if not name.startswith("guest")]
+    return {name: max(getattr(now, name) - getattr(before, name), 0.0) for name in names}
 
 
 @contextmanager

@@ -9,7 +9,7 @@
 
 `improved`: the whole interval lies above `1 + margin`; `regressed`: below its inverse; `unchanged`:
 wholly between, where the margin is at most 3 %; else `inconclusive`. Environments that differ in a
-key that matters are `incomparable`. No pair is ever left out. Speed and parity are separate answers.
+key that matters are `incomparable`. No pair that is given is left out. Speed and parity are separate answers.
 """
 
 from __future__ import annotations

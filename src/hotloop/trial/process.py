@@ -17,6 +17,7 @@ from typing import Any
 
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import storage_error
+from hotloop.hardware.telemetry import OtherPrograms
 from hotloop.trial import watchdog
 from hotloop.trial.forking import Forked
 
@@ -41,6 +42,8 @@ class Finished:
     """From just before it was started until it was seen to have ended."""
     started_at: float
     """Seconds since the epoch."""
+    other_programs: float | None = None
+    """As in `Measurement`."""
 
 
 def run_process(
@@ -84,7 +87,8 @@ def run_process(
                 start_new_session=True,  # the terminal's Ctrl-C reaches hotloop alone, which decides
             )
             guard.tell(f"group {process.pid}")
-            if not _wait(process, began, timeout_s, tick):
+            others = OtherPrograms(process.pid)
+            if not _wait(process, began, timeout_s, tick, others):
                 raise CommandFailed(
                     f"`{name}` was ended: it had not finished after {timeout_s:g} s",
                     where=str(log),
@@ -93,7 +97,7 @@ def run_process(
                 )
             wall_s = time.perf_counter() - began
             polite = False  # what is left now has outlived its main process
-            return Finished(process.wait(), wall_s, started_at)
+            return Finished(process.wait(), wall_s, started_at, others.share)
         finally:
             _end_all(process, token, GRACE_S if polite else 1.0)
             guard.release()
@@ -180,9 +184,12 @@ def ended_within(process: Process, seconds: float) -> bool:
     return ended
 
 
-def _wait(process: Process, began: float, timeout_s: float, tick: Tick | None) -> bool:
+def _wait(
+    process: Process, began: float, timeout_s: float, tick: Tick | None, others: OtherPrograms
+) -> bool:
     """Wait for the end; `False` when `timeout_s` passed first."""
     while (left_s := timeout_s - (time.perf_counter() - began)) > 0:
+        others.look()
         if ended_within(process, min(1.0, left_s)):
             return True
         if tick is not None:

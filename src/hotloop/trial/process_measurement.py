@@ -69,6 +69,7 @@ def measurement_of(
         process_s=finished.wall_s,
         started_at=finished.started_at,
         returncode=returncode,
+        other_programs=finished.other_programs,
     )
 
 

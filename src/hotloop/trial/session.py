@@ -5,6 +5,7 @@
             aa-01-a-plain/ aa-01-b-plain/ the baseline with itself
             pair-01-a-plain/ ...          a ran first in its pair, b second; one process alone where
                                           its fixes went on and off within it
+            uneven-1-pair-03-a-plain/ ... a pair that was measured again, see `is_uneven`
             cache/                        compiled code, shared by all trials
             verdict.json
 ```
@@ -49,6 +50,11 @@ from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.toggling import SETTLING, ToggleSchedule, halves, off_halves, toggle_schedule
 
 PLAN_SCHEMA = "hotloop.plan/1"
+
+QUIET, DISTURBED = 0.1, 0.2
+"""Shares of the CPUs that other programs take beside a process: one of a pair had its machine for itself, the other not."""
+MOST_UNEVEN = 2
+"""Pairs of a comparison that are measured again; more often the machine is just so."""
 
 Pair = tuple[Measurement, Measurement]
 Judge = Callable[..., Verdict]
@@ -209,12 +215,15 @@ class _Session:
         for number, drawn in enumerate(order, 1):
             swapped = _ran_first(self.directory, number, baseline, candidate, drawn=drawn)
             self.on_pair(PairProgress(number, self.plan.looks[-1], self.interim))
-            pairs.append(
-                self._pair(
+            while True:
+                pair = self._pair(
                     "pair", number, self.plan.looks[-1], baseline, candidate, swapped=swapped
                 )
-            )
-            verdict = judge(pairs, baseline_aa=(*aa_pairs, *self.off_halves))
+                verdict = judge([*pairs, pair], baseline_aa=(*aa_pairs, *self.off_halves))
+                num_new = number - finished
+                if num_new < 1 or not self._measures_again(number, pair, verdict, num_new):
+                    break
+            pairs.append(pair)
             self.interim = verdict
             is_look = number in self.plan.looks
             if number == self.pairs_now or (
@@ -225,6 +234,7 @@ class _Session:
                 continue  # the next pair takes no time
             if self.stop_now(verdict, number - finished) or (is_look and not self.goes_on(verdict)):
                 break
+        verdict = replace(verdict, reasons=(*verdict.reasons, *self._on_uneven_pairs()))
         write_json(self.directory / "verdict.json", verdict)
         if len(pairs) != self.pairs_now:
             self.progress("measured", self.num_done, self.num_done, verdict.outcome)
@@ -269,6 +279,35 @@ class _Session:
             self.num_done += place in places
             self._share(number, first, base, others)
         return measured[base], measured[own]
+
+    def _measures_again(self, number: int, pair: Pair, verdict: Verdict, num_new: int) -> bool:
+        """Set the pair aside where it is uneven, not too many were, and there is time for another."""
+        done = len({each.name[:8] for each in self.directory.glob("uneven-*")})
+        if self.beside is not None or done >= MOST_UNEVEN or not is_uneven(pair):
+            return False
+        if self.stop_now(verdict, num_new):
+            return False
+        for place in sorted(self.directory.glob(f"pair-{number:02d}-*")):
+            place.rename(place.with_name(f"uneven-{done + 1}-{place.name}"))
+        self.num_done -= 2
+        return True
+
+    def _on_uneven_pairs(self) -> tuple[str, ...]:
+        """What was set aside, for the reasons of a verdict."""
+        said = []
+        for number in range(1, MOST_UNEVEN + 1):
+            places = sorted(self.directory.glob(f"uneven-{number}-*/{MEASUREMENT_FILE}"))
+            found = [load_measurement(place) for place in places]
+            if len(found) == 2:
+                took = " and ".join(
+                    f"{100 * (each.other_programs or 0):.0f} % beside `{each.arm}`"
+                    for each in found
+                )
+                said.append(
+                    f"Pair {found[0].plan.pair} was measured again, whatever it had shown: other programs took {took} "
+                    "of the CPUs."
+                )
+        return tuple(said)
 
     def _others(self, number: int, baseline: Arm, base: Path) -> list[Turn]:
         """The candidates of this round beside the session's own. base: where its process of the baseline lies."""
@@ -353,6 +392,17 @@ class _Session:
             except CommandFailed as error:  # perhaps only since it was forked
                 self.servers.give_up(error.what)
         return run()
+
+
+def is_uneven(pair: Pair) -> bool:
+    """Whether other programs ran beside one process of it alone, so that it compares hours, not arms.
+
+    Their load alone decides, never what was timed, and it makes no difference which of both had it: pairs of equal code
+    stay as likely to show one sign as the other.
+    """
+    shares = [each.other_programs for each in pair]
+    known = [share for share in shares if share is not None]
+    return len(known) == 2 and min(known) <= QUIET and max(known) >= DISTURBED
 
 
 def _is_before(one: Arm, other: Arm, order: Sequence[str]) -> bool:

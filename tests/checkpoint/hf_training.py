@@ -33,7 +33,7 @@ class Kill(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-DEVICE = os.environ.get("HOTLOOP_GPU_TESTS_ON", "cpu")  # as tests/gpu sets it
+DEVICE = os.environ.get("HOTLOOP_TEST_DEVICE", "cpu")  # as tests/gpu sets it
 set_seed(3)
 config = GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=1)  # fmt: skip
 model = GPT2LMHeadModel(config)

@@ -31,7 +31,7 @@ class Model(pl.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
 
 
-DEVICE = os.environ.get("HOTLOOP_GPU_TESTS_ON", "cpu")  # as tests/gpu sets it
+DEVICE = os.environ.get("HOTLOOP_TEST_DEVICE", "cpu")  # as tests/gpu sets it
 pl.seed_everything(3, verbose=False)
 draw = torch.Generator().manual_seed(0)
 data = torch.utils.data.TensorDataset(

@@ -1,8 +1,4 @@
-"""Scripts on the GPU, each in a fresh process: watched by the probe, clocked as in a trial, or with fixes put into them.
-
-With `HOTLOOP_TEST_DEVICE=cpu` they run on the CPU, where only what holds there too is asserted: that shows what is wrong
-with a test before it takes time of a GPU.
-"""
+"""Scripts on the GPU (`gpu_or_cpu`), each in a fresh process: watched by the probe, clocked as in a trial, or with fixes put into them."""
 
 from __future__ import annotations
 
@@ -14,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
+from gpu_or_cpu import DEVICE
 
 from hotloop.core.census import Census
 from hotloop.core.child import APPLIED_FILE, DOCTOR, FIXES, FIXES_SETTINGS, STEP_CLOCK
@@ -23,12 +18,6 @@ from hotloop.core.files import read_json
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.trial import bootstrap
 
-DEVICE = os.environ.get("HOTLOOP_TEST_DEVICE", "cuda")
-ON_GPU = DEVICE == "cuda"
-ON_A_GPU = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(ON_GPU and not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 TIMEOUT_S = 150
 
 PRELUDE = f"""

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from device_trainings import DEVICE, MARKS, ON_GPU, losses, only_there
+from device_trainings import MARKS, losses
+from gpu_or_cpu import DEVICE, ON_GPU, only_there
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -1,4 +1,4 @@
-"""Checkpoints of what lies on a GPU. `pytest tests/gpu -m gpu`; with HOTLOOP_GPU_TESTS_ON=cpu the same on the CPU."""
+"""Checkpoints of what lies on a GPU (`gpu_or_cpu`)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_or_cpu import DEVICE, ON_A_GPU, only_there
 from torch import Tensor, nn
 
 from hotloop.checkpoint import Checkpointer, store
-from hotloop.core.settings import load_settings
-from hotloop.core.step import read_steps
-from hotloop.train.start import start
 
-DEVICE = os.environ.get("HOTLOOP_GPU_TESTS_ON", "cuda")
 pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"
-    ),
+    *ON_A_GPU,
     pytest.mark.filterwarnings("ignore"),  # of a driver and a build that are others there
 ]
 SOURCE = Path(__file__).parents[2] / "src"
@@ -129,10 +123,9 @@ def test_what_is_saved_is_the_state_of_the_step_while_training_goes_on(
         assert own["exp_avg"].device == p.device
 
 
+@only_there
 def test_a_save_sees_what_a_stream_of_its_own_has_computed(tmp_path: Path) -> None:
     """Training on a stream that is not the default one, and saved from within it."""
-    if DEVICE == "cpu":
-        pytest.skip("a CPU has no streams")
     big = torch.randn(4096, 4096, device=DEVICE)
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
@@ -328,19 +321,3 @@ def test_files_of_a_script_are_the_same_to_the_byte(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TAKEN_OVER)
     assert int(in_new_process(script, DEVICE).split()[-1]) >= 9
-
-
-def test_hotloops_own_training_saved_beside_the_steps_continues_to_the_same_bits(
-    tiny_config: Path, tmp_path: Path
-) -> None:
-    named = (f"train.device={DEVICE}", "model.dropout=0.1", "checkpoint.every_steps=3", "checkpoint.background=true")  # fmt: skip
-
-    def losses(name: str) -> list[float | None]:
-        start(load_settings(tiny_config, named), tmp_path / name)
-        return [record.loss for record in read_steps(tmp_path / name / "steps.jsonl")]
-
-    whole = losses("whole")
-    losses("again")
-    (newest,) = (tmp_path / "again/checkpoints").glob("step-00000012-*")
-    (newest / "manifest.json").unlink()  # as if killed before its end
-    assert losses("again") == whole

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu_scripts import DEVICE, ON_A_GPU, ON_GPU
+from gpu_or_cpu import DEVICE, ON_A_GPU, ON_GPU
 
 from hotloop.core.command_run import CommandRun
 from hotloop.core.files import read_json

@@ -1,9 +1,8 @@
-"""Fine-tuning, predictions and generation on a GPU. `pytest tests/gpu -m gpu`; with HOTLOOP_GPU_TESTS_ON=cpu the same on the CPU."""
+"""Fine-tuning, predictions and generation on a GPU (`gpu_or_cpu`)."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 import decoders  # noqa: E402
 import encoders  # noqa: E402
+from gpu_or_cpu import DEVICE, ON_A_GPU  # noqa: E402
 
 import hotloop  # noqa: E402
 from hotloop.cli.main import run as run_here  # noqa: E402
@@ -26,17 +26,10 @@ from hotloop.finetune.classifier import Classifier  # noqa: E402
 from hotloop.finetune.entities import Entities  # noqa: E402
 from hotloop.finetune.input_rows import InputRow  # noqa: E402
 from hotloop.finetune.sequences import Example  # noqa: E402
-from hotloop.models.decoder import Decoder  # noqa: E402
-from hotloop.models.sampling import sample  # noqa: E402
-from hotloop.models.shape import DecoderShape  # noqa: E402
 from hotloop.train import loop  # noqa: E402
 
-DEVICE = os.environ.get("HOTLOOP_GPU_TESTS_ON", "cuda")
 pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"
-    ),
+    *ON_A_GPU,
     pytest.mark.filterwarnings(
         "ignore"
     ),  # of transformers and peft, which are others on such a machine
@@ -386,33 +379,6 @@ def spans_of(text: str) -> list[tuple[int, int]]:
         at = begin + len(word)
         found.append((begin, at))
     return found
-
-
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_tokens_made_with_kept_keys_are_those_made_without(positions: Any) -> None:
-    torch.manual_seed(0)
-    shape = DecoderShape(vocabulary=50, context=48, layers=3, width=32, heads=4, kv_heads=2, positions=positions)  # fmt: skip
-    model = Decoder(shape).to(DEVICE).eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn_like(p), alpha=0.1)
-    prompts, tokens = [[1, 2, 3], [4], [5, 6, 7, 8, 9]], 40
-    rows: list[list[int]] = [[] for _ in prompts]
-    with torch.inference_mode():
-        for row, number in sample(model, prompts, seeds=[0, 1, 2], num_tokens=tokens, temperature=0):  # fmt: skip
-            if number is not None:
-                rows[row].append(number)
-        for prompt, own in zip(prompts, rows, strict=True):
-            ids = list(prompt)
-            for _ in range(tokens):
-                logits = model(torch.tensor([ids], device=DEVICE))[0, -1]
-                ids.append(int(logits.argmax()))
-            assert own == ids[len(prompt) :]
-    drawn = [
-        list(sample(model, prompts, seeds=[4, 5, 6], num_tokens=20, temperature=0.9))
-        for _ in range(2)
-    ]
-    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize("where", ["host", "device"])

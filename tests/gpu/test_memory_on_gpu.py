@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from device_trainings import DEVICE, MARKS, ON_GPU
+from device_trainings import MARKS
+from gpu_or_cpu import DEVICE, ON_GPU
 
 from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode

@@ -10,20 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpu_or_cpu import ON_A_GPU, only_there
+from trainings import losses, train
 
-from hotloop.core.settings import load_settings
-from hotloop.core.step import read_steps
-from hotloop.train.start import start
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [*ON_A_GPU, only_there]
 STEP = ("train.device=cuda", "train.microbatch=2", "train.grad_accum_steps=4", "train.steps=8")
-
-
-def losses(directory: Path) -> list[float | None]:
-    return [record.loss for record in read_steps(directory / "steps.jsonl")]
 
 
 def on_ranks(num_ranks: int, config: Path, directory: Path, *overrides: str) -> None:
@@ -57,7 +48,7 @@ def on_ranks(num_ranks: int, config: Path, directory: Path, *overrides: str) -> 
 def test_ranks_learn_what_one_process_learns(
     tiny_config: Path, tmp_path: Path, num_ranks: int, settings: tuple[str, ...], tolerance: float
 ) -> None:
-    start(load_settings(tiny_config, STEP), tmp_path / "alone")
+    train(tiny_config, tmp_path / "alone", *STEP)
     on_ranks(num_ranks, tiny_config, tmp_path / "ranks", *settings)
     assert losses(tmp_path / "ranks") == pytest.approx(losses(tmp_path / "alone"), rel=tolerance)
     census = json.loads((tmp_path / "ranks/census.json").read_text())

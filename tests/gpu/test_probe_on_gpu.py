@@ -1,6 +1,6 @@
 """What the probe records of a script on a GPU, held against what the script knows of itself.
 
-`pytest tests/gpu -m gpu`; with `HOTLOOP_TEST_DEVICE=cpu` on a CPU, as `gpu_scripts` says.
+`pytest tests/gpu -m gpu`; with `HOTLOOP_TEST_DEVICE=cpu` on a CPU, as `gpu_or_cpu` says.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from gpu_scripts import ON_A_GPU, ON_GPU, run_script
+from gpu_or_cpu import ON_A_GPU, ON_GPU
+from gpu_scripts import run_script
 
 from hotloop.core.child import STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
 from hotloop.judge.attribute import attribute

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from device_trainings import DEVICE, MARKS, ON_GPU, losses, only_there, records
+from device_trainings import MARKS, losses, records
+from gpu_or_cpu import DEVICE, ON_GPU, only_there
 from trainings import killed_after, weights
+from trainings import records as recorded
 
 from hotloop.core.settings import load_settings
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.optimizations.catalogue import resolve
+from hotloop.train import loop
+from hotloop.train.run import Run
 from hotloop.train.start import start
 from hotloop.train.trained import load_trained
 
 pytestmark = MARKS
 WIDE = ("model.width=64", "model.heads=2", "model.layers=2", "model.context=64")
 BF16 = "train.precision=bf16"
+FP16 = "train.precision=fp16"
+SKIP = ("stability.nonfinite=skip", "stability.spikes=skip", "stability.window_steps=4")
 
 
 @only_there
@@ -59,6 +66,9 @@ def test_compiled_steps_learn_the_same_and_compile_once(
 @pytest.mark.parametrize(
     ("settings", "within"),
     [
+        pytest.param(("train.precision=tf32",), 5e-3, marks=only_there),
+        pytest.param((FP16,), 5e-3, marks=only_there),
+        ((BF16,), 2e-2),
         (("train.loss=chunked",), 1e-5),
         (("train.loss=chunked", BF16), 1e-2),
         (("train.loss=chunked", "model.pad_vocabulary_to=64"), 1e-5),
@@ -85,6 +95,7 @@ def test_another_way_to_compute_the_same_has_the_same_losses(
 @pytest.mark.parametrize(
     "settings",
     [
+        (),
         ("optimizer.name=muon",),
         ("optimizer.name=muon", "optimizer.fused=false"),
         ("optimizer.name=sgd", "optimizer.learning_rate=0.1"),
@@ -114,8 +125,9 @@ def test_device_learns_and_averages_what_a_cpu_does(
         ("train.precision=fp32",),
         (BF16, "optimizer.name=muon", "averaging.name=ema", "averaging.every_steps=1"),
         (BF16, "train.compile=true", "train.loss=chunked"),
-        (BF16, "stability.spikes=skip", "stability.nonfinite=skip", "stability.window_steps=4"),
-        pytest.param(("train.precision=fp16",), marks=only_there),
+        ("checkpoint.background=true",),
+        (BF16, *SKIP),
+        pytest.param((FP16,), marks=only_there),
     ],
     ids=" ".join,
 )
@@ -144,3 +156,59 @@ def test_a_trained_model_evaluates_and_is_loaded_on_the_device(
     with torch.inference_mode():
         found, wanted = here.eval()(tokens.to(DEVICE)).cpu(), there.eval()(tokens)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@only_there
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (BF16,),
+        (BF16, *SKIP),
+        (FP16, *SKIP),
+        ("optimizer.name=sgd", *SKIP),
+        ("optimizer.name=muon", *SKIP),
+        ("train.clip_norm=null", *SKIP),
+    ],
+    ids=" ".join,
+)
+def test_a_step_has_no_implicit_sync(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
+) -> None:
+    real = loop.update
+
+    def watched(run: Run, *rest: Any) -> dict[str, torch.Tensor]:
+        late = real(run, *rest)
+        # Not before: building the model copies its weights to the GPU, which waits.
+        torch.cuda.set_sync_debug_mode("error")
+        return late
+
+    monkeypatch.setattr(loop, "update", watched)
+    words = [f"train.device={DEVICE}", *settings]
+    try:
+        start(load_settings(tiny_config, words), tmp_path / "run", stop_after=8)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(recorded(tmp_path / "run")) == 8
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_update_of_a_gradient_that_is_no_number_is_left_out_to_the_last_bit(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real = loop.update
+    moved = []
+
+    def poisoned(run: Run, *rest: Any) -> dict[str, torch.Tensor]:
+        if len(moved) == 5:
+            for parameter in run.model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.fill_(float("nan"))
+        before = [p.detach().clone() for p in run.model.parameters()]
+        late = real(run, *rest)
+        moved.append(not all(map(torch.equal, before, run.model.parameters())))
+        return late
+
+    monkeypatch.setattr(loop, "update", poisoned)
+    found = records(tiny_config, tmp_path / "run", f"optimizer.name={name}", *SKIP)
+    assert moved == [step != 5 for step in range(12)]
+    assert [each.step for each in found if "skipped" in each.tags] == [5]

@@ -1,4 +1,4 @@
-"""`hotloop.watch` and the callbacks of frameworks around trainings on a GPU. `pytest tests/gpu -m gpu`; with HOTLOOP_GPU_TESTS_ON=cpu the same on the CPU.
+"""`hotloop.watch` and the callbacks of frameworks around trainings on a GPU (`gpu_or_cpu`).
 
 Each in a process of its own: a watch hooks torch.
 """
@@ -15,15 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from gpu_or_cpu import DEVICE, ON_A_GPU
 
-DEVICE = os.environ.get("HOTLOOP_GPU_TESTS_ON", "cuda")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"
-    ),
-]
+pytestmark = ON_A_GPU
 ROOT = Path(__file__).parents[2]
 HEAD = f"""
 import json, sys, time
@@ -269,7 +263,7 @@ def test_a_framework_killed_and_continued_from_hotloops_checkpoints_ends_with_th
         words = [str(ROOT / "tests/checkpoint" / script), str(directory), str(kill_at)]
         done = subprocess.run(
             [sys.executable, *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOTLOOP_GPU_TESTS_ON": DEVICE},
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOTLOOP_TEST_DEVICE": DEVICE},
             capture_output=True,
             text=True,
             timeout=200,

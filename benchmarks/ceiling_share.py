@@ -36,8 +36,10 @@ from hotloop.data.prepared import Corpora, open_prepared
 from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.optimizations.catalogue import resolve
-from hotloop.optimizations.precision.autocast import autocast
+from hotloop.probe.phases import PhaseClock
 from hotloop.quickstart.arms import shipped
+from hotloop.train.interruption import StopRequest
+from hotloop.train.loop import gradients
 from hotloop.train.run import Run, build_run
 from hotloop.train.update import update
 
@@ -69,7 +71,7 @@ def main() -> int:
         run = build_run(config, Corpora((open_prepared(data),), (1.0,)), Path(scratch), device)
         run.model.train()
         dtype = DTYPES.get(config.train.precision, torch.float32)
-        products = step_products(run.model.shape, config.sequences_per_step)
+        products = step_products(run.shape, config.sequences_per_step)
         timers = [timer(product, dtype) for product in products]
         cold_timers = [timer(product, dtype, spread_over=COLD_BYTES) for product in products]
         for step in range(WARMUP):
@@ -127,23 +129,11 @@ def floors_of(products: Sequence[Product], times: Sequence[Sequence[float]]) -> 
 
 
 def one_step(run: Run, step: int) -> float:
-    """Seconds of a whole step as `train/loop.py` makes it, without the books."""
-    config = run.config
+    """Seconds of a whole step by the trainer's own functions, without the books."""
     began = time.perf_counter()
-    size = config.train.microbatch
-    batches = [
-        run.batches.batch(step * config.sequences_per_step + i * size, size)
-        for i in range(config.train.grad_accum_steps)
-    ]
-    num_targets = sum(batch.num_targets for batch in batches)
-    loss = torch.zeros(())
-    for batch in batches:
-        with autocast("cpu", config.train.precision):
-            share = run.model(torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets))
-            share = share / num_targets
-        share.backward()
-        loss = loss + share.detach()
-    update(run, config.optimizer.learning_rate / 10, loss)
+    data = run.work.read(step, own=range(run.config.train.grad_accum_steps), pinned=False)
+    loss = gradients(run, data, PhaseClock(), StopRequest(run))["loss"]
+    update(run, run.config.optimizer.learning_rate / 10, loss)
     loss.item()
     return time.perf_counter() - began
 

@@ -105,17 +105,9 @@ def train(
             with timed.phase("logging"):
                 known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
-            book.close(
-                step=step,
-                tokens=data.num_tokens,
-                samples=data.num_samples,
-                learning_rate=rate,
-            )
+            book.close(step=step, tokens=data.num_tokens, samples=data.num_samples, learning_rate=rate)
 
-            # From here on time belongs to the next step (the last evaluation and save to none). Records
-            # reach the disk before the checkpoint that lets a later process start behind them.
-            done = step + 1
-            finished = done == last_step
+            # From here on time belongs to the next step (the last evaluation and save to none).
             stopping = group.stops(stop, known)
             run.saver.check()
             if run.uploader is not None:
@@ -124,42 +116,63 @@ def train(
                 if stopping:
                     raise KeyboardInterrupt
                 continue
-            every = config.eval.every_steps
-            evaluates = every > 0 and (finished or done % every == 0)
-            saves = run.save_times.due(done, now=finished)
-            if evaluates or saves:
-                with timed.phase("sync"):
-                    book.wait(for_last=True)
-                with timed.phase("logging"):
-                    known = run.stability.checked(book.write_closed(), known, measuring=measuring)
-            if evaluates and not stopping:
-                book.tag("eval")
-                try:
-                    with timed.phase("eval"):
-                        evaluation = evaluate(run, done, stop)
-                except EvaluationCut:
-                    stopping = True
-            if evaluates and not stopping and run.enough(done):
-                finished = saves = True
-            if stopping and (evaluates or not finished):
-                with timed.phase("checkpoint"):
-                    raise stopped(run, stop, done, book)
-            if saves:
-                book.tag("checkpoint")
-                with timed.phase("checkpoint"):
-                    book.flush()
-                    save(run, done, beside=not finished and run.save_mode.beside())
-                    run.save_times.saved(done)
-            if run.save_times.held(done):
-                with timed.phase("checkpoint"):
-                    run.saver.finish()
-            if finished:
+            known, evaluation, ended = between_steps(
+                run, stop, book, known, evaluation, last_step, done=step + 1, stopping=stopping
+            )
+            if ended:
                 break
         known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
     if group.ranks.is_first:
         write_json(run.directory / "census.json", completed(census, run))
     return known["loss"] if known else None, evaluation
+
+
+def between_steps(
+    run: Run,
+    stop: StopRequest,
+    book: StepBook,
+    known: dict[str, float] | None,
+    evaluation: Evaluation | None,
+    last_step: int,
+    *,
+    done: int,
+    stopping: bool,
+) -> tuple[dict[str, float] | None, Evaluation | None, bool]:
+    """Evaluate, save and stop as is due after `done` steps. Returns what is newest, and whether that was the end.
+
+    Records reach the disk before the checkpoint that lets a later process start behind them.
+    """
+    timed, every, finished = run.clock, run.config.eval.every_steps, done == last_step
+    evaluates = every > 0 and (finished or done % every == 0)
+    saves = run.save_times.due(done, now=finished)
+    if evaluates or saves:
+        with timed.phase("sync"):
+            book.wait(for_last=True)
+        with timed.phase("logging"):
+            known = run.stability.checked(book.write_closed(), known, measuring=False)
+    if evaluates and not stopping:
+        book.tag("eval")
+        try:
+            with timed.phase("eval"):
+                evaluation = evaluate(run, done, stop)
+        except EvaluationCut:
+            stopping = True
+    if evaluates and not stopping and run.enough(done):
+        finished = saves = True
+    if stopping and (evaluates or not finished):
+        with timed.phase("checkpoint"):
+            raise stopped(run, stop, done, book)
+    if saves:
+        book.tag("checkpoint")
+        with timed.phase("checkpoint"):
+            book.flush()
+            save(run, done, beside=not finished and run.save_mode.beside())
+            run.save_times.saved(done)
+    if run.save_times.held(done):
+        with timed.phase("checkpoint"):
+            run.saver.finish()
+    return known, evaluation, finished
 
 
 def gradients(run: Run, data: StepData, timed: PhaseClock, stop: StopRequest) -> dict[str, Tensor]:

@@ -20,6 +20,8 @@ from hotloop.core.untrusted import read_bytes
 if TYPE_CHECKING:
     from hotloop.train.trained import Text
 
+Weights = Literal["averaged", "last"]
+
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
@@ -52,66 +54,22 @@ def generate(
     top_k: int,
     top_p: float,
     seed: int,
-    weights: Literal["averaged", "last"] | None,
+    weights: Weights | None,
     device: str,
     json_file: str | None,
 ) -> None:
     """Continue prompts with the newest checkpoint of RUN, and show the text as it is made. A fine-tuned decoder answers them."""
-    if temperature != 0 and not 0.01 <= temperature <= 100:  # also refuses nan
-        raise UsageError(
-            f"a temperature of {temperature} makes no text", do="use 0, or 0.01 to 100"
-        )
-    if not 0 < top_p <= 1:  # nan
-        raise UsageError(f"a top-p of {top_p} makes no text", do="use more than 0, up to 1")
-    if temperature == 0 and count > 1:
-        raise UsageError(
-            "at temperature 0 all texts of a prompt are the same",
-            do="leave `--count` out, or raise `--temperature`",
-        )
-    asked = [*prompt, *(_lines(prompts) if prompts else ())] or ["def "]
-    if any("\ud800" <= c <= "\udfff" for c in "".join(asked)):
-        raise UsageError("the prompt is not UTF-8 text")
-    from hotloop.core.causal_config import CAUSAL_TASKS
-    from hotloop.core.settings import task_of
-    from hotloop.train.trained import Text, load_trained, write_texts
+    asked = _asked(prompt, prompts, count, temperature, top_p)
+    from hotloop.train.trained import Text
 
-    repeated = [each for each in asked for _ in range(count)]
-    texts = [Text(each, seed + i) for i, each in enumerate(repeated)]
-    how: dict[str, Any] = {
-        "num_tokens": tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-    }
-    told: dict[str, Any] = {"step": None, "weights": "exported", "notes": []}
-    if (run / "config.yaml").is_file() and task_of(run / "config.yaml") in CAUSAL_TASKS:
-        from hotloop.finetune.answers import write_answers
-
-        if weights is not None:
-            raise UsageError("--weights is of runs that train on text", where=str(run), do="leave it out: `model/` has those that were kept")  # fmt: skip
-        written = write_answers(run, texts, device=device, warn=note, **how)
-        next(written)  # reads the model
-    else:
-        trained = load_trained(run, device, weights=weights)
-        told = {"step": trained.step, "weights": trained.weights, "notes": [*trained.notes]}
-        written = write_texts(trained, texts, **how)
+    texts = [Text(each, seed + i) for i, each in enumerate(asked)]
+    how = {"num_tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    written, told = _writer(run, texts, weights, device, how)
     for each in told["notes"]:
         note(each)
     if weights is None and told["weights"] == "averaged":
         note("with the averaged weights; `--weights last` takes the others")
-    screen = _Screen(texts, quiet=json_file == "-")
-    began = time.perf_counter()
-    with _noted() as signals:
-        for _ in written:
-            screen.show()
-            if signals:
-                break
-        for text in texts:
-            text.ended = text.ended or "interrupted"
-        screen.show()
-    made = sum(text.tokens for text in texts)
-    rate = made / (time.perf_counter() - began)
-    say(f"{made} tokens, {rate:,.0f} tokens/s")
+    rate = _show_all(written, texts, quiet=json_file == "-")
     if json_file is not None:
         fields = ("prompt", "seed", "text", "tokens", "ended")
         found = {
@@ -125,6 +83,66 @@ def generate(
         write_object(found, json_file)
     if any(text.ended == "interrupted" for text in texts):
         raise KeyboardInterrupt
+
+
+def _asked(
+    given: tuple[str, ...], file: Path | None, count: int, temperature: float, top_p: float
+) -> list[str]:
+    """The prompts, `count` times each. Raises `UsageError` for what makes no text."""
+    if temperature != 0 and not 0.01 <= temperature <= 100:  # also refuses nan
+        raise UsageError(
+            f"a temperature of {temperature} makes no text", do="use 0, or 0.01 to 100"
+        )
+    if not 0 < top_p <= 1:  # nan
+        raise UsageError(f"a top-p of {top_p} makes no text", do="use more than 0, up to 1")
+    if temperature == 0 and count > 1:
+        raise UsageError(
+            "at temperature 0 all texts of a prompt are the same",
+            do="leave `--count` out, or raise `--temperature`",
+        )
+    asked = [*given, *(_lines(file) if file else ())] or ["def "]
+    if any("\ud800" <= c <= "\udfff" for c in "".join(asked)):
+        raise UsageError("the prompt is not UTF-8 text")
+    return [each for each in asked for _ in range(count)]
+
+
+def _writer(
+    run: Path, texts: list[Text], weights: Weights | None, device: str, how: dict[str, Any]
+) -> tuple[Iterator[None], dict[str, Any]]:
+    """What adds to `texts` piece by piece, by a model that is loaded now, and what is said of the model."""
+    from hotloop.core.causal_config import CAUSAL_TASKS
+    from hotloop.core.settings import task_of
+    from hotloop.train.trained import load_trained, write_texts
+
+    if (run / "config.yaml").is_file() and task_of(run / "config.yaml") in CAUSAL_TASKS:
+        from hotloop.finetune.answers import write_answers
+
+        if weights is not None:
+            raise UsageError("--weights is of runs that train on text", where=str(run), do="leave it out: `model/` has those that were kept")  # fmt: skip
+        written = write_answers(run, texts, device=device, warn=note, **how)
+        next(written)  # reads the model
+        return written, {"step": None, "weights": "exported", "notes": []}
+    trained = load_trained(run, device, weights=weights)
+    told = {"step": trained.step, "weights": trained.weights, "notes": [*trained.notes]}
+    return write_texts(trained, texts, **how), told
+
+
+def _show_all(written: Iterator[None], texts: list[Text], *, quiet: bool) -> float:
+    """Show the texts as they are made, up to Ctrl-C; returns tokens per second."""
+    screen = _Screen(texts, quiet=quiet)
+    began = time.perf_counter()
+    with _noted() as signals:
+        for _ in written:
+            screen.show()
+            if signals:
+                break
+        for text in texts:
+            text.ended = text.ended or "interrupted"
+        screen.show()
+    made = sum(text.tokens for text in texts)
+    rate = made / (time.perf_counter() - began)
+    say(f"{made} tokens, {rate:,.0f} tokens/s")
+    return rate
 
 
 def _lines(file: Path) -> list[str]:

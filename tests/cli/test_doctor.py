@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from hotloop.cli.main import run
 from hotloop.core.connections import Network
 from hotloop.core.errors import ExitCode
 from hotloop.doctor import starting_point
+from processes import wait_for
 
 SOURCE = Path(__file__).parents[2] / "src"
 WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
@@ -103,15 +103,6 @@ Examined = tuple[Path, subprocess.CompletedProcess[str], dict[str, Any]]
 """A directory, the command that ran in it, and what it wrote for `--json`."""
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 90.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return condition()
-
-
 def begun(
     directory: Path, command: list[str], *prefix: str, **streams: Any
 ) -> subprocess.Popen[str]:
@@ -124,7 +115,7 @@ def begun(
         **streams,
     )
     steps = directory / "run" / "steps-0.jsonl"
-    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30)
+    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30, 90)
     return started
 
 
@@ -362,7 +353,7 @@ def test_a_daemon_is_left_running_and_reported_once_it_has_made_steps(
     assert len(found["doctor"]["left_running"]) == 1
     assert "steps they make are still recorded" in done.stderr
     (tmp_path / "go").touch()
-    assert wait_for((tmp_path / "gone").exists)
+    assert wait_for((tmp_path / "gone").exists, 90)
     code, out, _ = hotloop("report", tmp_path / "run")
     assert code == 0
     assert re.search(r"data_wait +50\.0 %", out)

@@ -15,6 +15,7 @@ import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.trial.attached import Attached, Heard, run_attached
+from processes import alive, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
 
@@ -71,23 +72,6 @@ time.sleep(60)
 )
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
-
-
-def alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 def start(
     directory: Path, source: str, *, grace_s: float = 30.0, asked_s: float = 5.0
 ) -> subprocess.Popen[bytes]:
@@ -115,9 +99,15 @@ def in_terminal(directory: Path, source: str) -> tuple[subprocess.Popen[bytes], 
     return started, terminal
 
 
-def attach(source: str, directory: Path, *, enough: Callable[[], bool] = lambda: False) -> Attached:
+def attach(
+    source: str,
+    directory: Path,
+    *,
+    program: str = sys.executable,
+    enough: Callable[[], bool] = lambda: False,
+) -> Attached:
     return run_attached(
-        [sys.executable, "-S", "-c", source, str(directory)],
+        [program, "-S", "-c", source, str(directory)],
         env={**os.environ, "TEST_TOKEN": str(directory)},
         token=("TEST_TOKEN", str(directory)),
         heard=Heard(),
@@ -140,36 +130,19 @@ def test_it_has_the_process_group_that_it_would_have(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no-such-program"):
-        run_attached(
-            ["no-such-program"],
-            env={},
-            token=("TEST_TOKEN", str(tmp_path)),
-            heard=Heard(),
-            has_enough=lambda: False,
-            started=lambda process: None,
-            tick=lambda seconds: None,
-            say=lambda text: None,
-        )
+        attach("", tmp_path, program="no-such-program")
 
 
-def test_ctrl_c_in_a_terminal_reaches_it_once_and_it_has_time_to_save(tmp_path: Path) -> None:
-    started, terminal = in_terminal(tmp_path, COUNTS_INTERRUPTS)
-    try:
-        os.write(terminal, b"\x03")
-        assert wait_for((tmp_path / "end").exists)
-        assert (tmp_path / "count").read_text() == "1"
-        assert (tmp_path / "end").read_text() == "[0, false, [2]]"
-    finally:
-        started.wait(30)
-        os.close(terminal)
-
-
-def test_a_signal_to_hotloop_alone_is_passed_on_in_the_foreground_of_a_terminal_too(
-    tmp_path: Path,
+@pytest.mark.parametrize("how", ["ctrl-c", "signal to hotloop alone"])
+def test_an_interruption_in_a_terminal_reaches_it_once_and_it_has_time_to_save(
+    tmp_path: Path, how: str
 ) -> None:
     started, terminal = in_terminal(tmp_path, COUNTS_INTERRUPTS)
     try:
-        started.send_signal(signal.SIGINT)
+        if how == "ctrl-c":
+            os.write(terminal, b"\x03")
+        else:
+            started.send_signal(signal.SIGINT)
         assert wait_for((tmp_path / "end").exists)
         assert (tmp_path / "count").read_text() == "1"
         assert (tmp_path / "end").read_text() == "[0, false, [2]]"
@@ -213,14 +186,16 @@ def test_kill_9_of_hotloop_leaves_nothing_behind(tmp_path: Path) -> None:
     assert wait_for(lambda: not alive(int((tmp_path / "child").read_text())))
 
 
-def test_what_outlives_a_command_that_ended_is_left_running_and_named(tmp_path: Path) -> None:
-    source = READY + (
+LEAVES_A_CHILD = READY + (
         "import subprocess\n"
         "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'],"
         " start_new_session=True)\n"
         "(here / 'child').write_text(str(child.pid))"
-    )
-    end = attach(source, tmp_path)
+)
+
+
+def test_what_outlives_a_command_that_ended_is_left_running_and_named(tmp_path: Path) -> None:
+    end = attach(LEAVES_A_CHILD, tmp_path)
     child = int((tmp_path / "child").read_text())
     try:
         assert end.left_running == (child,)
@@ -230,12 +205,6 @@ def test_what_outlives_a_command_that_ended_is_left_running_and_named(tmp_path: 
 
 
 def test_after_enough_steps_nothing_is_left(tmp_path: Path) -> None:
-    source = READY + (
-        "import subprocess\n"
-        "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'],"
-        " start_new_session=True)\n"
-        "(here / 'child').write_text(str(child.pid))"
-    )
-    end = attach(source, tmp_path, enough=lambda: True)
+    end = attach(LEAVES_A_CHILD, tmp_path, enough=lambda: True)
     assert end.left_running == ()
     assert wait_for(lambda: not alive(int((tmp_path / "child").read_text())))

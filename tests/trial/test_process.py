@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.trial import process
 from hotloop.trial.process import run_process, tail
+from processes import alive, wait_for
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
 
@@ -52,23 +51,6 @@ def run(source: str, directory: Path, *, timeout_s: float = 30, arguments: tuple
         timeout_s=timeout_s,
         name="it",
     )
-
-
-def alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 15.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
 
 
 def start_family(directory: Path) -> tuple[subprocess.Popen[bytes], int]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_or_cpu import DEVICE
-
-from hotloop.core.census import Census
-from hotloop.core.child import APPLIED_FILE, DOCTOR, FIXES, FIXES_SETTINGS, STEP_CLOCK
-from hotloop.core.files import read_json
-from hotloop.core.step import StepRecord, read_steps
-from hotloop.trial import bootstrap
+from hotloop.core.child import DOCTOR, STEP_CLOCK
+from script_runs import ScriptRun, lines_of, variables
 
 TIMEOUT_S = 150
 
@@ -61,54 +54,13 @@ def told(marks):
 """
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A script that ended well, and what hotloop wrote of it."""
-
-    output: str
-    errors: str
-    directory: Path
-
-    @property
-    def printed(self) -> Any:
-        """Its last line, as JSON."""
-        return json.loads(self.output.splitlines()[-1])
-
-    @property
-    def steps(self) -> list[StepRecord]:
-        return list(read_steps(self.directory / "steps-0.jsonl"))
-
-    @property
-    def counted(self) -> list[StepRecord]:
-        return [r for r in self.steps if not {"warmup", "compile", "profiled"} & set(r.tags)]
-
-    @property
-    def census(self) -> Census:
-        return read_json(self.directory / "census-0.json", Census)
-
+class Ran(ScriptRun):
     @property
     def complaints(self) -> str:
         """Why some of it was not seen."""
-        notes = self.directory / "notes.txt"
-        written = notes.read_text() if notes.exists() else ""
         census = self.directory / "census-0.json"
         held = self.census.notes if census.exists() else ()
-        return written + "".join(each for each in held if each.startswith(("no ", "not ")))
-
-    @property
-    def said(self) -> list[tuple[bool, str]]:
-        """Whether a fix was applied, and where or why not."""
-        path = self.directory / APPLIED_FILE
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [(line["applied"], line["what"]) for line in map(json.loads, lines)]
-
-    @property
-    def applied(self) -> list[str]:
-        return [what for applied, what in self.said if applied]
-
-    @property
-    def refused(self) -> list[str]:
-        return [what for applied, what in self.said if not applied]
+        return self.notes + "".join(each for each in held if each.startswith(("no ", "not ")))
 
 
 def run_script(
@@ -125,14 +77,9 @@ def run_script(
     directory = place / f"run-{number}"
     directory.mkdir()
     (directory / "train.py").write_text(PRELUDE + source)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOTLOOP")}
-    own = Path(bootstrap.__file__).parent
-    more = [each for each in [os.environ.get("PYTHONPATH")] if each]
-    environment["PYTHONPATH"] = os.pathsep.join([str(own), str(own.parents[2]), *more])
+    environment = variables(fixes, into=directory)
     environment |= {DOCTOR: str(directory)} if watched else {}
     environment |= {STEP_CLOCK: str(directory), **clocked} if clocked is not None else {}
-    if fixes:
-        environment |= {FIXES: str(directory), FIXES_SETTINGS: json.dumps(fixes)}
     done = subprocess.run(
         [sys.executable, "train.py"],
         cwd=directory,
@@ -143,4 +90,4 @@ def run_script(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return Ran(done.stdout, done.stderr, directory)
+    return Ran(0, done.stdout, done.stderr, directory, lines_of(directory))

@@ -232,7 +232,7 @@ def test_without_its_variable_no_kernel_is_waited_for(tmp_path: Path) -> None:
     ran = run_script(tmp_path, WAITS, fixes={"debug_environment": False}, env=env)
     losses, free = ran.printed
     assert losses == plain
-    assert ran.said == [(True, "CUDA_LAUNCH_BLOCKING")]
+    assert (ran.applied, ran.refused) == (["CUDA_LAUNCH_BLOCKING"], [])
     if ON_GPU:
         assert median(free) < 0.5 * median(blocked)
 

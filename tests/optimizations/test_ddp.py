@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 
 import pytest
 
-import hotloop
-from hotloop.core.child import FIXES, FIXES_SETTINGS
+from script_runs import variables
 
 TRAIN = """
 import json, torch
@@ -68,15 +66,12 @@ def test_two_processes_learn_the_same_to_the_bit(tmp_path: Path) -> None:
     text = TRAIN.replace("START", 'torch.distributed.init_process_group("gloo")')
     script = tmp_path / "train.py"
     script.write_text(text.replace("ARGUMENTS", ", find_unused_parameters=True"))
-    package = Path(hotloop.__file__).parent
-    path = os.pathsep.join([str(package / "trial" / "bootstrap"), str(package.parent)])
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     printed = []
     for fixes in ({}, BOTH):
-        put = {FIXES: str(tmp_path), FIXES_SETTINGS: json.dumps(fixes)} if fixes else {}
         done = subprocess.run(
             [sys.executable, *launcher, str(script)],
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **put},
+            env={**variables(fixes, into=tmp_path), "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             timeout=180,

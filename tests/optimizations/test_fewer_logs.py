@@ -41,9 +41,9 @@ def test_every_tenth_line_of_each_place_is_written_and_the_losses_stay(run_forei
     text = script('print("printed", step); log.info("logged %d", step)')
     plain = run_foreign(text)
     ran = run_foreign(text, {"fewer_logs": 10})
-    assert starting(plain.output, "printed") == starting(plain.output, "logged") == list(range(21))
-    assert starting(ran.output, "setup") == [0, 1, 2, 3, 4]
-    assert starting(ran.output, "printed") == starting(ran.output, "logged") == [0, 10, 20]
+    assert starting(plain.out, "printed") == starting(plain.out, "logged") == list(range(21))
+    assert starting(ran.out, "setup") == [0, 1, 2, 3, 4]
+    assert starting(ran.out, "printed") == starting(ran.out, "logged") == [0, 10, 20]
     assert ran.printed == plain.printed
     assert ran.applied == ["print at script.py:19", "logging at script.py:19"]
 
@@ -55,7 +55,7 @@ def test_what_goes_into_a_file_of_the_script_is_all_written(run_foreign: Any) ->
     )
     ran = run_foreign(text, {"fewer_logs": 7})
     assert ran.printed[-1] == 21
-    assert ran.errors.count("x") == 3
+    assert ran.err.count("x") == 3
 
 
 def test_progress_bar_draws_less_and_counts_all(run_foreign: Any) -> None:
@@ -68,8 +68,8 @@ def test_progress_bar_draws_less_and_counts_all(run_foreign: Any) -> None:
     ran = run_foreign(text, {"fewer_logs": 10})
     assert ran.printed == plain.printed
     assert plain.printed[-1] == 21
-    assert plain.errors.count("/21 [") > 40
-    assert ran.errors.count("/21 [") < 10
+    assert plain.err.count("/21 [") > 40
+    assert ran.err.count("/21 [") < 10
     assert "tqdm.refresh at script.py:19" in ran.applied
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +12,12 @@ import pytest
 
 import warm_python
 from hotloop.core.census import Census, LoaderUse
-from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, LOADER
+from hotloop.core.child import APPLIED_FILE, LOADER
 from hotloop.core.files import read_json
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.fix_campaign import _outcome
 from hotloop.optimizations.loader_workers import LOADER_WORKERS
-from hotloop.trial import bootstrap
-
-SOURCE = str(Path(bootstrap.__file__).parents[3])
+from script_runs import lines_of, variables
 
 LIBRARIES = {
     "accelerate.py": """
@@ -125,11 +122,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(work: Path, **variables: str) -> dict[str, tuple[list[float], list[int]]]:
+def run(work: Path, **put: str) -> dict[str, tuple[list[float], list[int]]]:
     """What the script printed, by how its loaders are made: losses, and their workers at the end of each epoch."""
-    own = [str(Path(bootstrap.__file__).parent), SOURCE]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own), **variables}
-    done = warm_python.run(["train.py"], env=environment, cwd=work, timeout=300)
+    done = warm_python.run(["train.py"], env=put, cwd=work, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
@@ -138,7 +133,7 @@ def run(work: Path, **variables: str) -> dict[str, tuple[list[float], list[int]]
 def plain(work: Path) -> dict[str, tuple[list[float], list[int]]]:
     """As the doctor's first run sees it."""
     (work / "seen").mkdir()
-    return run(work, HOTLOOP_DOCTOR=str(work / "seen"))
+    return run(work, **variables(), HOTLOOP_DOCTOR=str(work / "seen"))
 
 
 def seen(work: Path, *, workers: int = 0) -> list[LoaderUse]:
@@ -153,14 +148,9 @@ def fixed(
     (work / APPLIED_FILE).unlink(missing_ok=True)
     made = [name for each in loaders for name in each.made]
     told = {"site": "train.py:1", "made": made, "workdir": str(work)}
-    variables = {
-        LOADER: json.dumps(told),
-        FIXES: str(work),
-        FIXES_SETTINGS: json.dumps({"loader_workers": value}),
-    }
-    found = run(work, **variables)
-    lines = [json.loads(line) for line in (work / APPLIED_FILE).read_text().splitlines()]
-    return found, [(each["applied"], each["what"]) for each in lines]
+    put = variables({"loader_workers": value}, into=work)
+    found = run(work, **put, **{LOADER: json.dumps(told)})
+    return found, [(each["applied"], each["what"]) for each in lines_of(work)]
 
 
 SAME = ["in_a_dict", "by_a_function", "by_a_class", "by_a_library", "stateful", "each_epoch"]

@@ -12,9 +12,7 @@ import pytest
 
 from hotloop.core.child import OUTSIDE_FILE, WITHIN
 from hotloop.probe.write_guard import WriteGuard
-from hotloop.trial import bootstrap
-
-OWN = [str(Path(bootstrap.__file__).parent), str(Path(bootstrap.__file__).parents[3])]
+from script_runs import variables
 
 
 @pytest.fixture
@@ -34,10 +32,8 @@ def outside(tmp_path: Path) -> Path:
 
 def run(inside: Path, script: str) -> tuple[int, list[str]]:
     """Exit code, and the paths that were refused."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(OWN), WITHIN: str(inside)}
-    environment["TMPDIR"] = str(
-        inside
-    )  # as trials have it: dill, that torch imports, looks for one
+    # TMPDIR as trials have it: dill, that torch imports, looks for one.
+    environment = variables() | {WITHIN: str(inside), "TMPDIR": str(inside)}
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=inside,

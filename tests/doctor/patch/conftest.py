@@ -15,14 +15,12 @@ import pytest
 
 import warm_python
 from hotloop.core.census import Census
-from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS
+from hotloop.core.child import APPLIED_FILE
 from hotloop.core.command_run import CommandRun
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.patch.write import Patch, patch_for, write_patch
-from hotloop.trial import bootstrap
 from hotloop.trial.isolation import copy_workdir, list_workdir
-
-SOURCE = str(Path(bootstrap.__file__).parents[3])
+from script_runs import variables
 
 
 @dataclass
@@ -83,15 +81,8 @@ def run_once(
     workdir: Path, *arguments: str, fixes: dict[str, Any] | None = None, into: Path | None = None
 ) -> Any:
     """What it prints last, as JSON."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if fixes:
-        own = [str(Path(bootstrap.__file__).parent), SOURCE]
-        environment |= {
-            "PYTHONPATH": os.pathsep.join(own),
-            FIXES: str(into),
-            FIXES_SETTINGS: json.dumps(fixes),
-        }
-    else:
+    environment = (variables(fixes, into=into) if fixes else dict(os.environ)) | {"OMP_NUM_THREADS": "1"}
+    if not fixes:
         environment.pop("PYTHONPATH", None)
     done = warm_python.run(arguments, env=environment, cwd=workdir)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ import warm_python
 from hotloop.core.census import Census
 from hotloop.core.child import DOCTOR, LOADER
 from hotloop.core.files import read_json
-from hotloop.trial import bootstrap
+from script_runs import variables
 
 Try = Callable[..., Any]
-SOURCE = str(Path(bootstrap.__file__).parents[3])
 
 PLAIN = """\
 import json
@@ -205,8 +203,7 @@ def examined(tmp_path: Path) -> Callable[[Mapping[str, str]], Census]:
         for name, text in files.items():
             (workdir / name).parent.mkdir(parents=True, exist_ok=True)
             (workdir / name).write_text(text)
-        own = [str(Path(bootstrap.__file__).parent), SOURCE]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(own), DOCTOR: str(seen)}
+        env = variables() | {DOCTOR: str(seen)}
         done = warm_python.run(["train.py"], env=env, cwd=workdir)
         assert done.returncode == 0, done.stderr
         return read_json(seen / "census-0.json", Census)

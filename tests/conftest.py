@@ -129,3 +129,10 @@ def finished_run(tiny_settings: str, tmp_path_factory: pytest.TempPathFactory) -
     (directory / "tiny.yaml").write_text(tiny_settings)
     start(load_settings(directory / "tiny.yaml"), directory / "run")
     return directory / "run"
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that nothing lies in, here and in processes that are started."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

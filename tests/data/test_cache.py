@@ -18,11 +18,7 @@ from hotloop.data.spec import Spec
 from hotloop.data.tokenizer import byte_tokenizer
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 def test_second_use_prepares_nothing(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ensure_prepared(Spec((str(corpus),), "train:300"))

@@ -28,11 +28,7 @@ SETTINGS = settings(
 )
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 def name_of(lengths: list[list[int]]) -> str:
     return repr(lengths)

@@ -25,11 +25,7 @@ KNOWN = Ceilings(
 )
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 def test_every_ceiling_is_a_number_with_its_shape_or_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,10 +32,7 @@ def targets(directory: Path) -> list[int]:
     return [record.tokens for record in records(directory)]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
-
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 Dies = Callable[[int], AbstractContextManager[None]]
 LAYOUTS = (

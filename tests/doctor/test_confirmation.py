@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loader_uses import SHUFFLES_IN_ITER, runner_of, trains
 
-from hotloop.core.census import Census, LoaderUse
 from hotloop.core.errors import CommandFailed
 from hotloop.doctor.confirmation import confirmed
 from hotloop.doctor.fix_status import tried_fix
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
-from hotloop.doctor.trial_costs import Costs
-from hotloop.doctor.trial_runner import BASELINE, TrialRunner
+from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.source_edit import Keywords
-from hotloop.trial.arm import Arm
-from hotloop.trial.plan import TrialPlan
 
 pytestmark = pytest.mark.usefixtures("without_compiler", "forked_losses")
 
@@ -39,28 +35,8 @@ class Points(Dataset):
         g = torch.Generator().manual_seed(i)
         return torch.randn(4, generator=g), torch.randn(1, generator=g)
 """
-TRAINS = """
-model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(3):
-    for x, y in loader:
-        loss = (model(x) - y).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-"""
-SHUFFLES_IN_ITER = """
-class ByLength:
-    def __init__(self):
-        self.batches = [list(range(k, k + 4)) for k in range(0, 64, 4)]
-    def __iter__(self):
-        random.shuffle(self.batches)
-        return iter(self.batches)
-    def __len__(self):
-        return len(self.batches)
-
-loader = DataLoader(Points(), batch_sampler=ByLength())
-"""
+TRAINS = trains("Linear(4, 8)", "Tanh()", "Linear(8, 1)", epochs=3, rate=0.1)
+IN_ITER = SHUFFLES_IN_ITER + "loader = DataLoader(Points(), batch_sampler=ByLength())"
 SPAWNS = """
 import torch.multiprocessing
 torch.multiprocessing.set_start_method("spawn")
@@ -82,24 +58,7 @@ STEPS = 40
 
 
 def _runner(place: Path, script: str) -> TrialRunner:
-    """Of `script`, whose loader was seen."""
-    work = place / "work"
-    work.mkdir()
-    (work / "train.py").write_text(script)
-    lines = script.split("\n")
-    line = next(n for n, line in enumerate(lines, 1) if line.startswith("loader = "))
-    use: dict[str, Any] = dict.fromkeys(LoaderUse.__dataclass_fields__)
-    site = f"train.py:{line}"
-    use |= {"site": site, "made": (site,), "trains": True, "num_epochs": 3, "num_batches": 48}
-    return TrialRunner(
-        Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work, sandboxed=True),
-        TrialPlan(3, 20, timeout_s=120, aa_pairs=0),
-        Costs(2.0, 0.01),
-        place / "doctor",
-        STEPS,
-        STEPS,
-        census=Census(loaders=(LoaderUse(**use),)),
-    )
+    return runner_of(place, script, epochs=3, loss_steps=STEPS, num_steps=STEPS)
 
 
 def _workers() -> Fix:
@@ -108,7 +67,7 @@ def _workers() -> Fix:
 
 @pytest.mark.at_once(1)
 @pytest.mark.parametrize(
-    "loader", [SHUFFLES_IN_ITER, SEEDS_ITS_WORKERS], ids=["shuffles_in_iter", "worker_init_fn"]
+    "loader", [IN_ITER, SEEDS_ITS_WORKERS], ids=["shuffles_in_iter", "worker_init_fn"]
 )
 def test_loader_that_gives_other_batches_with_workers_learns_something_else(
     tmp_path: Path, loader: str

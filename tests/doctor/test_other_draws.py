@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loader_uses import SHUFFLES_IN_ITER, runner_of, trains
 
-from hotloop.core.census import Census, LoaderUse
 from hotloop.core.judgement import Parity
 from hotloop.doctor.budget import _losses
 from hotloop.doctor.compared_arms import OTHER_RNG, unfinished_runs
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
-from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
-from hotloop.doctor.trial_runner import BASELINE, TrialRunner
+from hotloop.doctor.trial_costs import LOSS_RUNS
+from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.rng_parity import OTHER_RNG_RUNS
 from hotloop.optimizations.catalogue import CATALOGUE
-from hotloop.trial.arm import Arm
-from hotloop.trial.plan import TrialPlan
 
 pytestmark = pytest.mark.usefixtures("without_compiler", "forked_losses")
 
@@ -40,16 +37,7 @@ class Points(Dataset):
     def __getitem__(self, i):
         return self.x[i], self.y[i]
 """
-TRAINS = """
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for epoch in range(4):
-    for x, y in loader:
-        loss = (model(x) - y).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-"""
+TRAINS = trains("Linear(8, 16)", "Tanh()", "Dropout(0.1)", "Linear(16, 1)", epochs=4)
 NOISY = """
 class Noisy(Points):
     def __getitem__(self, i):
@@ -88,17 +76,9 @@ class Noisy(Points):
 
 loader = DataLoader(Noisy(), 4, shuffle=True)
 """
-SHUFFLES_IN_ITER = """
-class ByLength:
-    def __init__(self):
-        self.batches = [list(range(k, k + 4)) for k in range(0, 64, 4)]
-    def __iter__(self):
-        random.shuffle(self.batches)
-        return iter(self.batches)
-    def __len__(self):
-        return 16
-
-""" + BY_TORCH.replace("Noisy(), 4, shuffle=True", "Noisy(), batch_sampler=ByLength()")
+IN_ITER = SHUFFLES_IN_ITER + BY_TORCH.replace(
+    "Noisy(), 4, shuffle=True", "Noisy(), batch_sampler=ByLength()"
+)
 DRAWS_AHEAD = """
 class Drawn:
     def __iter__(self):
@@ -125,28 +105,10 @@ def made(tmp_path: Path) -> Any:
     """Makes a doctor's trial runner for a script in whose loader random draws were seen."""
 
     def make(script: str, steps: int = 60) -> TrialRunner:
-        work = tmp_path / "work"
-        work.mkdir()
-        (work / "train.py").write_text(script)
-        site = f"train.py:{_line_of(script, 'loader = ')}"
-        use: dict[str, Any] = dict.fromkeys(LoaderUse.__dataclass_fields__)
-        use |= {"site": site, "made": (site,), "trains": True, "num_batches": 64}
-        use |= {"num_epochs": 4, "num_workers": 0, "draws_random": True}
-        return TrialRunner(
-            Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work, sandboxed=True),
-            TrialPlan(3, 20, timeout_s=120, aa_pairs=0),
-            Costs(2.0, 0.01),
-            tmp_path / "doctor",
-            steps,
-            64,
-            census=Census(loaders=(LoaderUse(**use),)),
-        )
+        seen = {"num_batches": 64, "num_workers": 0, "draws": True}
+        return runner_of(tmp_path, script, epochs=4, loss_steps=steps, num_steps=64, **seen)
 
     return make
-
-
-def _line_of(script: str, start: str) -> int:
-    return next(n for n, line in enumerate(script.split("\n"), 1) if line.startswith(start))
 
 
 def _workers(number: int = 2) -> Fix:
@@ -208,7 +170,7 @@ def test_other_augmentation_numbers_learn_the_same_and_a_mistake_is_found_beneat
         (OWN_GENERATOR, "held fixed too, losses part by"),
         (SAME_IN_EACH, "draw from `numpy.random`, and 8 workers begin with the same numbers"),
         (COUNTS, "held fixed too, losses part by"),
-        (SHUFFLES_IN_ITER, "held fixed too, losses part by"),
+        (IN_ITER, "held fixed too, losses part by"),
         (DRAWS_AHEAD, "held fixed too, losses part by"),
         (SAME_IN_EACH_EPOCH, "draw from `numpy.random`, and 4 workers begin with the same numbers"),
         (NO_NUMPY_SEED + BY_NUMPY, "draw from `numpy.random`, and 8 workers begin with the same"),

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import forked_scripts
 import pytest
 
+import warm_python
 from hotloop.cli.main import run
 from hotloop.core.child import RESUME_TRACE, SAME_RANDOMNESS
 from hotloop.core.errors import CommandFailed, UsageError
@@ -26,12 +26,20 @@ SCRIPT = (sys.executable, "foreign_training.py")
 RESUME = f"{sys.executable} foreign_training.py --resume"
 
 
+def forked(command: list[str], env: dict[str, str], place: Path) -> int:
+    """As `kill_and_resume._run`, forked from a process that holds torch: which hashes strings as it does."""
+    own = {name: value for name, value in env.items() if name != "PYTHONHASHSEED"}
+    done = warm_python.run(command[1:], env=own, cwd=Path.cwd())
+    (place / "log.txt").write_text(done.stdout + done.stderr)
+    return done.returncode
+
+
 @pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Holds the script. Its processes are forks, in a copy that is no sandbox."""
     shutil.copy(HERE / "foreign_training.py", tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kill_and_resume, "_run", forked_scripts.run)
+    monkeypatch.setattr(kill_and_resume, "_run", forked)
 
     def trial(arm: Any, place: Path, **_: Any) -> None:
         if not (directory := place / "run").exists():
@@ -196,7 +204,7 @@ def test_interrupted_it_goes_on_with_the_training_that_was_next(
         if len(begun) == 2:
             shutil.rmtree(place.parents[1])
             raise KeyboardInterrupt
-        return forked_scripts.run(command, env, place)
+        return forked(command, env, place)
 
     monkeypatch.setattr(kill_and_resume, "_run", interrupts)
     with pytest.raises(KeyboardInterrupt):

@@ -91,8 +91,6 @@ def is_finished(target: Path, *, force: bool = False) -> bool:
         if MANIFEST not in names:
             for name in names - leftovers:
                 (target / name).unlink()
-        for name in leftovers - {STAGING, _OLD_STAGING, _TRAINED}:  # of an earlier version
-            shutil.rmtree(target / name)
     except OSError as error:
         raise storage_error(error, target, "clear away an unfinished preparation") from error
     return MANIFEST in names

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hotloop.core.errors import CommandFailed
+from hotloop.core.errors import CommandFailed, first_line
 from hotloop.core.judgement import Status, Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.compared_arms import class_of, unfinished_runs
@@ -326,10 +326,6 @@ def flaw_of(
             return f"{fix.name} was not applied: {why}"
     parity = longer(comparison.parity, result)
     return f"it learns something else: {parity.reason}" if parity.result == "different" else None
-
-
-def first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 def short_name(name: str) -> str:

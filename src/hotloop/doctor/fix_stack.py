@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from hotloop.core.errors import CommandFailed
+from hotloop.core.errors import CommandFailed, first_line
 from hotloop.core.judgement import Status, Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.compared_arms import class_of, rounds_products, unfinished_runs
-from hotloop.doctor.confirmation import Confirmed, confirmed, first_line, flaw_of, short_name
+from hotloop.doctor.confirmation import Confirmed, confirmed, flaw_of, short_name
 from hotloop.doctor.fix_costs import with_costs
 from hotloop.doctor.fix_status import showed, status_of
 from hotloop.doctor.fixes import Fix

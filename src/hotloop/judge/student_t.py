@@ -15,12 +15,6 @@ SMALLEST = 1e-300
 EXACT = 1e-15
 
 
-def cdf(value: float, degrees: int) -> float:
-    """Probability that Student's t lies below `value`."""
-    tail = incomplete_beta(degrees / 2, 0.5, degrees / (degrees + value * value)) / 2
-    return tail if value < 0 else 1 - tail
-
-
 @lru_cache(maxsize=4096)
 def quantile(probability: float, degrees: int) -> float:
     """The value below which Student's t lies with a probability between 0 and 1."""

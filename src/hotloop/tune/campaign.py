@@ -19,11 +19,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hotloop.core.errors import CommandFailed
+from hotloop.core.errors import CommandFailed, first_line
 from hotloop.core.judgement import Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.budget import BudgetTooSmall
-from hotloop.doctor.confirmation import first_line
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
 from hotloop.doctor.fix_status import judged, longer, showed, status_of, tried_fix, useless

@@ -25,9 +25,10 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+import finetune_speed
 
 BATCH, RATE, MAX_TOKENS, VOCABULARY = 8, 1e-3, 512, 8192
 ARMS = ("hotloop", "hotloop-bf16", "trainer", "trainer-bf16-grouped")
@@ -140,25 +141,8 @@ def held_out_loss(place: Path, model: Any) -> float:
 def by_hotloop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> float:
     """CPU seconds. Called in a process of its own."""
     from hotloop.cli.main import run
-    from hotloop.train import loop, start
 
-    seconds = {"train": 0.0, "evaluate": 0.0, "save": 0.0}
-
-    def timed(module: Any, name: str) -> None:
-        real = getattr(module, name)
-
-        def call(*args: Any, **named: Any) -> Any:
-            began = time.process_time()
-            try:
-                return real(*args, **named)
-            finally:
-                seconds[name] += time.process_time() - began
-
-        setattr(module, name, call)
-
-    timed(start, "train")
-    timed(loop, "evaluate")
-    timed(loop, "save")
+    spent = finetune_speed.training_alone()
     words = ["train", "--task", "instructions"]
     words += ["--data", str(place / "train.jsonl"), "--model", str(place / "model")]
     words += [f"data.held_out={place / 'held-out.jsonl'}", f"train.epochs={epochs}"]
@@ -169,7 +153,7 @@ def by_hotloop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> floa
     words += ["checkpoint.every_steps=0", "logging.tensorboard=false", "train.num_threads=1"]
     if run([*words, "--out", str(out)]):
         raise SystemExit(1)
-    return seconds["train"] - seconds["evaluate"] - seconds["save"]
+    return spent()
 
 
 def by_trainer(place: Path, out: Path, epochs: int, arm: str, seed: int) -> float:
@@ -187,33 +171,16 @@ def by_trainer(place: Path, out: Path, epochs: int, arm: str, seed: int) -> floa
         }
         for each in examples(place, "train.jsonl", tokenizer)
     ]
-    named: dict[str, Any] = {}
-    if arm == "trainer-bf16-grouped":
-        fields = transformers.TrainingArguments.__dataclass_fields__
-        grouped = {"train_sampling_strategy": "group_by_length"}
-        named = {
-            "bf16": True,
-            **(grouped if "train_sampling_strategy" in fields else {"group_by_length": True}),
-        }
-    arguments = transformers.TrainingArguments(
-        output_dir=str(out),
-        num_train_epochs=epochs,
-        seed=seed,
-        per_device_train_batch_size=BATCH,
-        learning_rate=RATE,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        **named,
-    )
     collator = transformers.DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
     trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=rows, data_collator=collator
+        model=model,
+        args=finetune_speed.trainer_arguments(out, epochs, arm, seed, RATE),
+        train_dataset=rows,
+        data_collator=collator,
     )
-    began = time.process_time()
+    began = finetune_speed.CLOCK()
     trainer.train()
-    seconds = time.process_time() - began
+    seconds = finetune_speed.CLOCK() - began
     trainer.model.save_pretrained(out / "model")
     return seconds
 

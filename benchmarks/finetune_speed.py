@@ -29,6 +29,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,11 +183,8 @@ def late(ends: list[float], num: int) -> float:
     return num * (len(ends) - half) / len(ends) / (ends[-1] - ends[half - 1])
 
 
-def by_hotloop(
-    place: Path, out: Path, epochs: int, arm: str, few: bool, seed: int = 0
-) -> dict[str, Any]:
-    """Called in a process of its own."""
-    from hotloop.cli.main import run
+def training_alone() -> Callable[[], float]:
+    """From now on timed: asked for the seconds of hotloop's trainings, without evaluations and saves."""
     from hotloop.train import loop, start
 
     seconds = {"train": 0.0, "evaluate": 0.0, "save": 0.0}
@@ -206,6 +204,44 @@ def by_hotloop(
     timed(start, "train")
     timed(loop, "evaluate")
     timed(loop, "save")
+    return lambda: seconds["train"] - seconds["evaluate"] - seconds["save"]
+
+
+def trainer_arguments(out: Path, epochs: int, arm: str, seed: int, rate: float) -> Any:
+    """Of transformers' Trainer."""
+    import transformers
+
+    named: dict[str, Any] = {}
+    if arm.startswith("trainer-bf16-grouped"):
+        fields = transformers.TrainingArguments.__dataclass_fields__
+        grouped = {"train_sampling_strategy": "group_by_length"}
+        named = {
+            "bf16": True,
+            "torch_compile": arm.endswith("compiled"),
+            **(grouped if "train_sampling_strategy" in fields else {"group_by_length": True}),
+        }
+    return transformers.TrainingArguments(
+        output_dir=str(out),
+        num_train_epochs=epochs,
+        per_device_train_batch_size=BATCH,
+        learning_rate=rate,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        seed=seed,
+        use_cpu=not torch.cuda.is_available(),
+        **named,
+    )
+
+
+def by_hotloop(
+    place: Path, out: Path, epochs: int, arm: str, few: bool, seed: int = 0
+) -> dict[str, Any]:
+    """Called in a process of its own."""
+    from hotloop.cli.main import run
+    from hotloop.train import loop
+
+    spent = training_alone()
     (train,) = place.glob("train.*")
     is_tagged = train.suffix == ".jsonl"
     num = len(train.read_text().splitlines()) - (not is_tagged)
@@ -228,10 +264,9 @@ def by_hotloop(
     if run([*words, "--out", str(out)]):
         raise SystemExit(1)
     task = json.loads((out / "task.json").read_text())
-    spent = seconds["train"] - seconds["evaluate"] - seconds["save"]
     losses = [json.loads(line)["loss"] for line in (out / "steps.jsonl").open()]
     return {
-        "rate": epochs * num / spent,
+        "rate": epochs * num / spent(),
         "late": late(ends, epochs * num),
         "last_loss": statistics.fmean(losses[-25:]),
         **{k: task[k] for k in ("accuracy", "f1" if is_tagged else "macro_f1")},
@@ -349,30 +384,9 @@ def by_trainer(
             )
         ]
 
-    named: dict[str, Any] = {}
-    if arm.startswith("trainer-bf16-grouped"):
-        fields = transformers.TrainingArguments.__dataclass_fields__
-        grouped = {"train_sampling_strategy": "group_by_length"}
-        named = {
-            "bf16": True,
-            "torch_compile": arm.endswith("compiled"),
-            **(grouped if "train_sampling_strategy" in fields else {"group_by_length": True}),
-        }
-    arguments = transformers.TrainingArguments(
-        output_dir=str(out),
-        num_train_epochs=epochs,
-        per_device_train_batch_size=BATCH,
-        learning_rate=RATE,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        seed=seed,
-        use_cpu=not torch.cuda.is_available(),
-        **named,
-    )
     trainer = transformers.Trainer(
         model=model,
-        args=arguments,
+        args=trainer_arguments(out, epochs, arm, seed, RATE),
         train_dataset=rows(data.train),
         eval_dataset=rows(data.held_out),
         data_collator=(

@@ -187,11 +187,8 @@ model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 read, truth = [], []
 for step in range(30):
-    optimizer.zero_grad()
     busy(0.003)
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
     read.append(loss.item())
     truth.append(loss.detach().clone())
 print(json.dumps([read, torch.stack(truth).tolist()]))
@@ -213,10 +210,7 @@ model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 hosts, losses = [], []
 for step in range(12):
-    optimizer.zero_grad()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
     losses.append(loss.item())
     start = time.perf_counter()
     busy(0.02)
@@ -245,10 +239,7 @@ losses = []
 for (batch,) in data:
     x = batch.to(device)
     WRITE
-    optimizer.zero_grad()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
     losses.append(loss.detach())
 print(json.dumps([each.item() for each in losses]))
 """
@@ -305,9 +296,7 @@ model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 sums = []
 for step in range(12):
-    optimizer.zero_grad()
-    model(x).square().mean().backward()
-    optimizer.step()
+    learn(model, optimizer, x)
     if step % 4 == 3:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{step}.pt")
         sums.append(sum(each.double().sum().item() for each in model.state_dict().values()))

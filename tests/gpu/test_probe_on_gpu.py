@@ -35,11 +35,8 @@ marks = Stopwatch()
 model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 for step in range(56):
-    optimizer.zero_grad()
     marks.mark(); busy(0.01); marks.mark()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
     time.sleep(0.025)  # the GPU is through after 10 ms of it
 told(marks)
 """,
@@ -68,11 +65,8 @@ marks = Stopwatch()
 model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 for step in range(56):
-    optimizer.zero_grad()
     marks.mark(); busy(0.02); marks.mark()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
     value = loss.item()  # here
 told(marks)
 """,
@@ -104,11 +98,8 @@ marks = Stopwatch()
 model, optimizer = build()
 for x in DataLoader(Slow(), batch_size=4):
     x = x.to(device)
-    optimizer.zero_grad()
     marks.mark(); busy(0.006); marks.mark()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
 told(marks)
 """
 
@@ -134,10 +125,7 @@ model, optimizer = build()
 data = TensorDataset(torch.randn(30 * 2048, 64))
 for (x,) in DataLoader(data, batch_size=2048, pin_memory={pinned and ON_GPU}):
     x = x.to(device, non_blocking={pinned})
-    optimizer.zero_grad()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
 """,
         watched=True,
     )
@@ -157,10 +145,8 @@ def test_waiting_for_each_kernel_is_seen_as_the_variable_that_asks_for_it(tmp_pa
 model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 for step in range(30):
-    optimizer.zero_grad()
     busy(0.01)
-    model(x).square().mean().backward()
-    optimizer.step()
+    learn(model, optimizer, x)
 """
     ran = run_script(tmp_path, script, watched=True, env={"CUDA_LAUNCH_BLOCKING": "1"})
     assert ran.census.has_switch("CUDA_LAUNCH_BLOCKING")
@@ -175,11 +161,8 @@ watch = Stopwatch()
 model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 for step in range(56):
-    optimizer.zero_grad()
     busy(0.2 if step == 50 else 0.012 if step % 2 else 0.004)
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
     watch.mark()
 print(json.dumps(watch.seconds()))
 """,
@@ -237,10 +220,7 @@ model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 for step in range(40):
     if step == 2 and on_gpu: torch.cuda.set_sync_debug_mode("error")
-    optimizer.zero_grad()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
 """,
         clocked={STEP_CLOCK_STOP: "20", STEP_CLOCK_WEIGHTS: "1"},
     )
@@ -260,11 +240,8 @@ watch, losses = Stopwatch(), []
 model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 for step in range(30):
-    optimizer.zero_grad()
     busy(0.012 if step % 2 else 0.004)
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
+    loss = learn(model, optimizer, x)
     watch.mark()
     losses.append(loss.detach())
 print(json.dumps([watch.seconds(), [each.item() for each in losses]]))
@@ -376,9 +353,7 @@ held = torch.zeros(64 << 20, dtype=torch.uint8, device=device)
 model, optimizer = build()
 x = torch.randn(256, 64, device=device)
 for step in range(30):
-    optimizer.zero_grad()
-    model(x).square().mean().backward()
-    optimizer.step()
+    learn(model, optimizer, x)
 print(json.dumps(torch.cuda.get_device_name() if on_gpu else None))
 """,
         watched=True,

@@ -191,15 +191,9 @@ def conduct(
     if not run.work.has_held_out and evaluates:
         warn(nothing_held_out())
     environment = read_environment(str(run.device))
-    if ranks.is_first and stop_after is None:
-        run.sessions = SessionLog(directory)
-        run.sessions.started(run.first_step, run.steps_file)
-    run.save_times = SaveTimes(run)
-    # First, since `config.yaml` says how the saves that these tell of were made.
-    keep_steps_before(run.steps_file, run.first_step)
+    begin_records(run, measuring=stop_after is not None)
     if ranks.is_first:
         describe(environment)
-        forget_steps(directory, from_step=run.first_step, num_ranks=ranks.num_ranks)
     if record_samples:
         run.samples = SampleLog(directory, ranks)
         run.samples.begin(run.first_step)
@@ -227,6 +221,22 @@ def conduct(
             f"ended early, after {last} of {config.train.steps} steps: `{run.metric}` no longer gets better"
         )
     return _finished(run, last, loss, evaluation, meter)
+
+
+def begin_records(run: Run, *, measuring: bool) -> None:
+    """Of this process; what others recorded of the steps that are made again goes.
+
+    Before `config.yaml` is written, since that says how the saves that these tell of were made.
+    """
+    ranks = run.group.ranks
+    if ranks.is_first and not measuring:
+        run.sessions = SessionLog(run.directory)
+        run.sessions.started(run.first_step, run.steps_file)
+    run.save_times = SaveTimes(run)
+    keep_steps_before(run.steps_file, run.first_step)
+    for rank, path in steps_of_ranks(run.directory).items():
+        if ranks.is_first and rank >= ranks.num_ranks:  # takes part no longer; the others drop their own
+            keep_steps_before(path, run.first_step)
 
 
 def follow(memory: MemoryWatch, run: Run) -> None:
@@ -346,13 +356,6 @@ def _finished(
         run=str(run.directory),
         not_uploaded=run.uploader.problem if run.uploader is not None else None,
     )
-
-
-def forget_steps(directory: Path, *, from_step: int, num_ranks: int) -> None:
-    """Drop the later records of ranks that no longer take part; the others drop their own."""
-    for rank, path in steps_of_ranks(directory).items():
-        if rank >= num_ranks:
-            keep_steps_before(path, from_step)
 
 
 def train_to_the_end(

@@ -13,14 +13,13 @@ import argparse
 import math
 import random
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from turns import log_ratios
 
 from hotloop.cli.progress import progress_bar
-from hotloop.core.files import write_atomically
+from hotloop.core.files import write_json
 from hotloop.core.settings import load_settings
 from hotloop.data.prepare import ensure_prepared
 from hotloop.data.spec import Spec
@@ -79,21 +78,15 @@ def main() -> int:
     )
     print("the plain loop against itself:", *(f"{math.exp(x):.4f}" for x in same))
     if args.json:
-        write_atomically(args.json, as_json(logs, same, interval.low, interval.high).encode())
+        stored = {
+            "ratios": [math.exp(x) for x in logs],
+            "aa_ratios": [math.exp(x) for x in same],
+            "ratio": ratio,
+            "ratio_low": low,
+            "ratio_high": high,
+        }
+        write_json(args.json, stored)
     return ending(low, high)
-
-
-def as_json(logs: Sequence[float], same: Sequence[float], low: float, high: float) -> str:
-    import json
-
-    stored = {
-        "ratios": [math.exp(x) for x in logs],
-        "aa_ratios": [math.exp(x) for x in same],
-        "ratio": math.exp(sum(logs) / len(logs)),
-        "ratio_low": math.exp(low),
-        "ratio_high": math.exp(high),
-    }
-    return json.dumps(stored, indent=1) + "\n"
 
 
 def ending(low: float, high: float) -> int:

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -198,30 +198,32 @@ class Deal:
 
 
 def doctor_run(
+    deal: Deal, tried: list[Fix], *, order: Callable[[bytes], int], budget_s: float | None
+) -> Ledger:
+    """A whole one, over dealt processes. tried: in the catalogue. order: within the pairs of what it is given."""
+    seen = measurement(deal.runs[0], plan=Plan(WARMUP, len(deal.runs[0]) - WARMUP, 60.0))
+    with (
+        tempfile.TemporaryDirectory() as place,
+        patch("hotloop.trial.session.trial", deal),
+        patch("hotloop.doctor.trial_runner.trial", deal),
+        patch("hotloop.doctor.trial_runner.crc32", order),
+        # No process is kept apart: whether this system could is not looked at in every run.
+        patch("hotloop.doctor.starting_point.storage_for", lambda *places: None),
+    ):
+        run, work = Path(place) / "run", Path(place) / "work"
+        work.mkdir()
+        return run_campaign(COMMAND, tried, seen, directory=run, workdir=work, budget_s=budget_s)
+
+
+def resampled(
     deal: Deal, *, toggled: bool, num_fixes: int = 5, budget_s: float | None = None
 ) -> Ledger:
-    """A whole one, over recorded processes."""
-    with tempfile.TemporaryDirectory() as place, null_fixes():
-        work = Path(place) / "work"
-        work.mkdir()
-        seen = measurement(deal.runs[0], plan=Plan(WARMUP, len(deal.runs[0]) - WARMUP, 60.0))
-        drawn = deal.generator.randbytes(8)
-        with (
-            patch("hotloop.trial.session.trial", deal),
-            patch("hotloop.doctor.trial_runner.trial", deal),
-            # The order within pairs is drawn anew for every comparison of every doctor's run.
-            patch("hotloop.doctor.trial_runner.crc32", lambda text: crc32(text + drawn)),
-            # No process is kept apart: whether this system could is not looked at in every run.
-            patch("hotloop.doctor.starting_point.storage_for", lambda *places: None),
-        ):
-            return run_campaign(
-                COMMAND,
-                fixes(toggled=toggled)[:num_fixes],
-                seen,
-                directory=Path(place) / "run",
-                workdir=work,
-                budget_s=budget_s,
-            )
+    """A doctor's run over null fixes. The order within pairs is drawn anew for every comparison of every run."""
+    drawn, tried = deal.generator.randbytes(8), fixes(toggled=toggled)[:num_fixes]
+    with null_fixes():
+        return doctor_run(
+            deal, tried, order=lambda text: crc32(text + drawn), budget_s=budget_s
+        )
 
 
 def tally(ledgers: list[Ledger]) -> dict[str, Any]:
@@ -256,7 +258,7 @@ def recordings(file: Path) -> dict[str, list[list[float]]]:
 
 
 def resample(file: Path, doctor_runs: int, only: str | None, **how: Any) -> dict[str, Any]:
-    """Doctor's runs with null fixes, for each recording and either way of dealing. how: see `doctor_run`."""
+    """Doctor's runs with null fixes, for each recording and either way of dealing. how: see `resampled`."""
     results = {}
     for name, runs in recordings(file).items():
         if only not in (None, name):
@@ -264,7 +266,7 @@ def resample(file: Path, doctor_runs: int, only: str | None, **how: Any) -> dict
         for in_order in (True, False):
             generator = random.Random(f"{name} {in_order}")
             deal = Deal(runs, generator, in_order=in_order)
-            ledgers = [doctor_run(deal, **how) for _ in range(doctor_runs)]
+            ledgers = [resampled(deal, **how) for _ in range(doctor_runs)]
             results[f"{name}, {'one after the other' if in_order else 'any'}"] = tally(ledgers)
             print(
                 name, in_order, results[f"{name}, {'one after the other' if in_order else 'any'}"]

@@ -18,7 +18,6 @@ import math
 import os
 import random
 import sys
-import tempfile
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 import numpy as np
-from doctor_aa import COMMAND, WARMUP, Deal, measurement, recordings
+from doctor_aa import Deal, doctor_run, recordings
 from judge_noises import NOISES
 from null_fixes import NULL_FIXES
 from scipy import stats
@@ -37,7 +36,6 @@ from scipy import stats
 from hotloop.core.files import write_json
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.doctor.fix_campaign import run_campaign
 from hotloop.doctor.fixes import Fix
 from hotloop.judge.runs import RunTimes, run_times
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -91,6 +89,9 @@ class Machine(Deal):
     def seed(self, name: str) -> int:
         return crc32(f"{self.case.kind} {self.number} {name}".encode())
 
+    def order(self, name: bytes) -> int:
+        return self.seed(f"order {name!r}")
+
     def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
         if place in self.finished:
             return self.finished[place]
@@ -118,38 +119,21 @@ def recorded(kind: str) -> list[list[float]]:
     return recordings(RECORDED)[kind]
 
 
-def doctor_run(case: Case, number: int) -> tuple[Ledger, Machine]:
+def dealt(case: Case, number: int) -> tuple[Ledger, Machine]:
     machine = Machine(case, number)
     true = replace(NULL_FIXES["null_1"], name="true")
     tried = [Fix(true, True, ("HL000",), 1.5)]
     tried += [Fix(fix, True, ("HL000",), 1.2) for fix in NULL_FIXES.values()]
-    seen = measurement(machine.runs[0], plan=Plan(WARMUP, len(machine.runs[0]) - WARMUP, 60.0))
     with (
-        tempfile.TemporaryDirectory() as place,
         patch.dict(CATALOGUE, {**NULL_FIXES, "true": true}),
-        patch("hotloop.trial.session.trial", machine),
-        patch("hotloop.doctor.trial_runner.trial", machine),
-        patch("hotloop.doctor.trial_runner.crc32", lambda name: machine.seed(f"order {name!r}")),
         patch("hotloop.judge.compare.run_times", machine.run_times),
-        # No process is kept apart: whether this system could is not looked at in every run.
-        patch("hotloop.doctor.starting_point.storage_for", lambda *places: None),
     ):
-        work = Path(place) / "work"
-        work.mkdir()
-        ledger = run_campaign(
-            COMMAND,
-            tried,
-            seen,
-            directory=Path(place) / "run",
-            workdir=work,
-            budget_s=case.budget_s,
-        )
-    return ledger, machine
+        return doctor_run(machine, tried, order=machine.order, budget_s=case.budget_s), machine
 
 
 def counted(case: Case, number: int) -> dict[str, int]:
     """What came of one doctor's run."""
-    ledger, machine = doctor_run(case, number)
+    ledger, machine = dealt(case, number)
     kept = set(ledger.kept)
     wrong = bool(kept & case.nulls) if not case.redundant else len(kept) > 1
     entries = [fix for fix in ledger.fixes if fix.name in case.nulls]

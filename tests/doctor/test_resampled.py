@@ -24,7 +24,7 @@ def test_fixes_that_do_nothing_are_never_kept(
     runs = doctor_aa.recordings(ROOT / "benchmarks" / "results" / "doctor_aa_runs.json")[name]
     deal = doctor_aa.Deal(runs, random.Random(f"test {name}"), in_order=True)
     how = {"toggled": toggled, "num_fixes": num_fixes, "budget_s": budget_s}
-    found = doctor_aa.tally([doctor_aa.doctor_run(deal, **how) for _ in range(6)])
+    found = doctor_aa.tally([doctor_aa.resampled(deal, **how) for _ in range(6)])
     assert found["comparisons"] == 6 * num_fixes
     assert found["improved"] <= 3
     assert found["doctor_runs_that_claim"] == 0

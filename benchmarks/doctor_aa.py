@@ -221,9 +221,7 @@ def resampled(
     """A doctor's run over null fixes. The order within pairs is drawn anew for every comparison of every run."""
     drawn, tried = deal.generator.randbytes(8), fixes(toggled=toggled)[:num_fixes]
     with null_fixes():
-        return doctor_run(
-            deal, tried, order=lambda text: crc32(text + drawn), budget_s=budget_s
-        )
+        return doctor_run(deal, tried, order=lambda text: crc32(text + drawn), budget_s=budget_s)
 
 
 def tally(ledgers: list[Ledger]) -> dict[str, Any]:

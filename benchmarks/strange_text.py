@@ -11,7 +11,8 @@ from functools import cache
 COMMON = (" ", "\n", "a", "the", "X", "1", ".", "\u4e16", "\u0431")
 SPACES = (" ", "  ", "\n", "\r\n", "\r", "\t", "\x0b", "\x0c", "\x1c", "\x1f", "\x85", "\u00a0")
 SPACES += ("\u1680", "\u180e", "\u2003", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\ufeff")
-CONTRACTIONS = tuple("'s 'S '\u017f 't 're 'RE 'Ve 'll 'lL 'd 'm ''s \u2019s".split(" "))
+CONTRACTIONS = ("'s", "'S", "'\u017f", "'t", "'re", "'RE", "'Ve", "'ll", "'lL", "'d", "'m")
+CONTRACTIONS += ("''s", "\u2019s")
 FOLDING = "\u017f\u0130\u0131\u212a\u01c5\u1f88\u1e9e\u00df\u03a3\u03c2"
 FOLDING += "\ufb01\ufb03\u0149\u00bd\u2167\u24b6\u2126\u00c5\u1f71"
 CONTROL = tuple(
@@ -20,7 +21,8 @@ CONTROL = tuple(
 JOINED = "\u200d\ufe0f\U0001f3fb\u20e3\U0001f1e9\U0001f1ea\U000e0067\u2640"
 EMOJI = "\U0001f468\U0001f469\U0001f467\u2764\U0001f3f4\U0001f9d1\u2705#1"
 MARKED = ("a", "e\u0301", *"\u0915\u1100\u1161\u11a8\uac00\u0627\u05d0\u0e01")
-CONTROL_NAMES = tuple("<|endoftext|> </s> <s> <unk> [SEP] [UNK] ##s <0x0A> <|im_end|>".split())
+CONTROL_NAMES = ("<|endoftext|>", "</s>", "<s>", "<unk>", "[SEP]", "[UNK]", "##s", "<0x0A>")
+CONTROL_NAMES += ("<|im_end|>",)
 NEXT_TO_SURROGATES = "\ud7ff\ue000\ufffd\uffff\U00010000\U0010ffff\ufdd0\u2581"
 
 

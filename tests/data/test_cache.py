@@ -17,8 +17,8 @@ from hotloop.data.sources import ReadOptions
 from hotloop.data.spec import Spec
 from hotloop.data.tokenizer import byte_tokenizer
 
-
 pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 def test_second_use_prepares_nothing(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ensure_prepared(Spec((str(corpus),), "train:300"))

@@ -30,6 +30,7 @@ SETTINGS = settings(
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
+
 def name_of(lengths: list[list[int]]) -> str:
     return repr(lengths)
 

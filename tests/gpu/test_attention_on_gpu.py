@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from device_trainings import MARKS, losses
-from gpu_or_cpu import DEVICE, ON_GPU, only_there
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpu_or_cpu import DEVICE, ON_GPU, only_there
 from hotloop.models.decoder import Decoder
 from hotloop.models.sampling import sample
 from hotloop.models.shape import DecoderShape

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_or_cpu import DEVICE, ON_A_GPU, only_there
 from torch import Tensor, nn
 
+from gpu_or_cpu import DEVICE, ON_A_GPU, only_there
 from hotloop.checkpoint import Checkpointer, store
 
 pytestmark = [

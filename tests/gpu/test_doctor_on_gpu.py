@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu_or_cpu import DEVICE, ON_A_GPU, ON_GPU
 
+from gpu_or_cpu import DEVICE, ON_A_GPU, ON_GPU
 from hotloop.core.command_run import CommandRun
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Measurement

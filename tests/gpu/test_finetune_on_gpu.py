@@ -15,9 +15,9 @@ transformers = pytest.importorskip("transformers")
 
 import decoders  # noqa: E402
 import encoders  # noqa: E402
-from gpu_or_cpu import DEVICE, ON_A_GPU  # noqa: E402
 
 import hotloop  # noqa: E402
+from gpu_or_cpu import DEVICE, ON_A_GPU  # noqa: E402
 from hotloop.cli.main import run as run_here  # noqa: E402
 from hotloop.core.step import read_steps  # noqa: E402
 from hotloop.finetune import packed_attention, predict  # noqa: E402

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_or_cpu import ON_A_GPU, ON_GPU
 from gpu_scripts import run_script
+
+from gpu_or_cpu import ON_A_GPU, ON_GPU
 
 pytestmark = ON_A_GPU
 

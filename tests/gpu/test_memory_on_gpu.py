@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from device_trainings import MARKS
-from gpu_or_cpu import DEVICE, ON_GPU
 
+from gpu_or_cpu import DEVICE, ON_GPU
 from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode
 from hotloop.runs.stored_run import read_run

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_or_cpu import ON_A_GPU, only_there
 from trainings import losses, train
+
+from gpu_or_cpu import ON_A_GPU, only_there
 
 pytestmark = [*ON_A_GPU, only_there]
 STEP = ("train.device=cuda", "train.microbatch=2", "train.grad_accum_steps=4", "train.steps=8")

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from gpu_or_cpu import ON_A_GPU, ON_GPU
 from gpu_scripts import run_script
 
+from gpu_or_cpu import ON_A_GPU, ON_GPU
 from hotloop.core.child import STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
 from hotloop.judge.attribute import attribute
 

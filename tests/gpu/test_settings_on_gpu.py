@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from device_trainings import MARKS, losses, records
-from gpu_or_cpu import DEVICE, ON_GPU, only_there
 from trainings import killed_after, weights
 from trainings import records as recorded
 
+from gpu_or_cpu import DEVICE, ON_GPU, only_there
 from hotloop.core.settings import load_settings
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.optimizations.catalogue import resolve

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from gpu_or_cpu import DEVICE, ON_A_GPU
 
 pytestmark = ON_A_GPU

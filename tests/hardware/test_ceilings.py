@@ -27,6 +27,7 @@ KNOWN = Ceilings(
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
+
 def test_every_ceiling_is_a_number_with_its_shape_or_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import trainings
-from gpu_or_cpu import DEVICE, ON_A_GPU
 
+from gpu_or_cpu import DEVICE, ON_A_GPU
 from hotloop.core.step import StepRecord
 
 MARKS = [

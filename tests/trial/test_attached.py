@@ -187,10 +187,10 @@ def test_kill_9_of_hotloop_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 LEAVES_A_CHILD = READY + (
-        "import subprocess\n"
-        "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'],"
-        " start_new_session=True)\n"
-        "(here / 'child').write_text(str(child.pid))"
+    "import subprocess\n"
+    "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'],"
+    " start_new_session=True)\n"
+    "(here / 'child').write_text(str(child.pid))"
 )
 
 

@@ -105,7 +105,9 @@ def train(
             with timed.phase("logging"):
                 known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
-            book.close(step=step, tokens=data.num_tokens, samples=data.num_samples, learning_rate=rate)
+            book.close(
+                step=step, tokens=data.num_tokens, samples=data.num_samples, learning_rate=rate
+            )
 
             # From here on time belongs to the next step (the last evaluation and save to none).
             stopping = group.stops(stop, known)

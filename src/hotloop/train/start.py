@@ -235,7 +235,9 @@ def begin_records(run: Run, *, measuring: bool) -> None:
     run.save_times = SaveTimes(run)
     keep_steps_before(run.steps_file, run.first_step)
     for rank, path in steps_of_ranks(run.directory).items():
-        if ranks.is_first and rank >= ranks.num_ranks:  # takes part no longer; the others drop their own
+        if (
+            ranks.is_first and rank >= ranks.num_ranks
+        ):  # takes part no longer; the others drop their own
             keep_steps_before(path, run.first_step)
 
 

@@ -81,7 +81,9 @@ def run_once(
     workdir: Path, *arguments: str, fixes: dict[str, Any] | None = None, into: Path | None = None
 ) -> Any:
     """What it prints last, as JSON."""
-    environment = (variables(fixes, into=into) if fixes else dict(os.environ)) | {"OMP_NUM_THREADS": "1"}
+    environment = (variables(fixes, into=into) if fixes else dict(os.environ)) | {
+        "OMP_NUM_THREADS": "1"
+    }
     if not fixes:
         environment.pop("PYTHONPATH", None)
     done = warm_python.run(arguments, env=environment, cwd=workdir)

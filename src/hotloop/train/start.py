@@ -224,20 +224,17 @@ def conduct(
 
 
 def begin_records(run: Run, *, measuring: bool) -> None:
-    """Of this process; what others recorded of the steps that are made again goes.
-
-    Before `config.yaml` is written, since that says how the saves that these tell of were made.
-    """
+    """Of this process; what was recorded of steps that are made again goes, before `config.yaml` is written anew."""
     ranks = run.group.ranks
     if ranks.is_first and not measuring:
         run.sessions = SessionLog(run.directory)
         run.sessions.started(run.first_step, run.steps_file)
     run.save_times = SaveTimes(run)
     keep_steps_before(run.steps_file, run.first_step)
+    if not ranks.is_first:
+        return
     for rank, path in steps_of_ranks(run.directory).items():
-        if (
-            ranks.is_first and rank >= ranks.num_ranks
-        ):  # takes part no longer; the others drop their own
+        if rank >= ranks.num_ranks:  # takes part no longer; the others drop their own
             keep_steps_before(path, run.first_step)
 
 

@@ -6,6 +6,7 @@ from itertools import combinations
 import pytest
 
 from hotloop.core.errors import UsageError
+from hotloop.trial import plan as planning
 from hotloop.trial.plan import TrialPlan, candidate_first, round_orders
 
 
@@ -46,6 +47,14 @@ def test_of_any_two_in_rounds_neither_order_is_rare_and_none_has_a_place_of_its_
             assert 2 <= sum(before[:6]) <= 4
         first.update(order[0] for order in rounds)
     assert all(60 < first[name] < 140 for name in names), first
+
+
+def test_draw_that_never_shows_both_orders_is_an_error_and_no_endless_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planning, "_shuffled", lambda names, generator: [*names])
+    with pytest.raises(AssertionError, match="2 names have no orders"):
+        candidate_first(10, 0)
 
 
 @pytest.mark.parametrize(

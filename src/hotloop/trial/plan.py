@@ -56,6 +56,8 @@ def process_seed(seed: int, place: str) -> str:
 
 
 ORDERS_AT_ONCE = 6
+MOST_DRAWS = 20_000
+"""Of so many at once: some hundred times as many as six names ever take."""
 
 
 def round_orders(num_rounds: int, names: Sequence[str], seed: int) -> list[list[str]]:
@@ -67,7 +69,9 @@ def round_orders(num_rounds: int, names: Sequence[str], seed: int) -> list[list[
     """
     generator = random.Random(f"order {seed}")
     rounds: list[list[str]] = []
-    while len(rounds) < num_rounds:
+    for _ in range(MOST_DRAWS):
+        if len(rounds) == num_rounds:
+            return rounds
         drawn = [_shuffled(names, generator) for _ in range(ORDERS_AT_ONCE)]
         shown = drawn[: min(num_rounds - len(rounds), ORDERS_AT_ONCE)]
         least = max(len(shown) // 3, 1) if len(shown) > 1 else 0
@@ -82,7 +86,7 @@ def round_orders(num_rounds: int, names: Sequence[str], seed: int) -> list[list[
             for first in firsts
         ):
             rounds += shown
-    return rounds
+    raise AssertionError(f"{len(names)} names have no orders of which none is rare")
 
 
 def _shuffled(names: Sequence[str], generator: random.Random) -> list[str]:

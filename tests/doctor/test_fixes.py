@@ -71,11 +71,17 @@ def test_what_the_script_chose_and_threads_beside_other_programs_are_not_tried()
     names = [fix.name for fix in fixes_for(found, CPU, seen)]
     assert sorted(names) == ["fused_optimizer", "precision", "threads"]
     weights = [torch.zeros(2, requires_grad=True)]
-    chosen = [torch.optim.AdamW(weights, foreach=each) for each in (None, True, False)]
-    described = ["AdamW", "AdamW(foreach)", "AdamW(foreach=False)"]
-    assert [describe_optimizer(each) for each in chosen] == described
-    full = replace(seen, machine_busy=0.97, foreign_busy=0.8, optimizer=described[2])
-    assert [fix.name for fix in fixes_for(found, CPU, full)] == ["precision"]
+    for chosen, described in (
+        ({}, "AdamW"),
+        ({"foreach": True}, "AdamW(foreach)"),
+        ({"foreach": False}, "AdamW(foreach=False)"),
+        ({"fused": False}, "AdamW(fused=False)"),
+        ({"fused": False, "foreach": False}, "AdamW(fused=False, foreach=False)"),
+    ):
+        assert describe_optimizer(torch.optim.AdamW(weights, **chosen)) == described
+        full = replace(seen, machine_busy=0.97, foreign_busy=0.8, optimizer=described)
+        names = [fix.name for fix in fixes_for(found, CPU, full)]
+        assert names == (["precision"] if chosen else ["precision", "fused_optimizer"])
 
 
 def test_what_is_asked_for_is_tried_and_nothing_else() -> None:

@@ -65,15 +65,16 @@ def test_an_unfused_optimizer_is_found_from_five_per_cent_of_the_step() -> None:
     for name, found in (
         ("AdamW(foreach)", ["HL401"]),
         ("SGD", ["HL401"]),
+        ("SGD(fused=False)", ["HL401"]),
         ("AdamW(fused)", []),
         ("Lion", []),
         (None, []),
     ):
         assert codes(diagnose(measured(slow, replace(HEALTHY, optimizer=name)))) == found
-    for name in ("AdamW(foreach)", "AdamW(foreach=False)"):
-        (finding,) = diagnose(measured(slow, replace(HEALTHY, optimizer=name))).findings
+    for name in ("foreach", "foreach=False", "fused=False", "fused=False, foreach=False"):
+        (finding,) = diagnose(measured(slow, replace(HEALTHY, optimizer=f"AdamW({name})"))).findings
         assert finding.optimization is None
-        assert "fused=True in place of the `foreach` that the script chose" in finding.advice
+        assert f"fused=True in place of what the script chose ({name})" in finding.advice
     (finding,) = diagnose(measured(slow, replace(HEALTHY, optimizer="AdamW"))).findings
     assert finding.optimization == "fused_optimizer"
     share = 0.25 / sum(slow.values())

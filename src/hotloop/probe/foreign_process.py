@@ -70,7 +70,7 @@ def parameter_dtypes(optimizer: Any) -> tuple[str, ...]:
 
 
 def describe_optimizer(optimizer: Any) -> str:
-    """`AdamW(fused)`, `AdamW(foreach)`, `AdamW(foreach=False)`, or the class alone where torch chose by itself.
+    """`AdamW(fused)`, `AdamW(foreach)`, `AdamW(fused=False)`, or the class alone where torch chose by itself.
 
     A class that is not torch's own has its module before it: `bitsandbytes.optim.AdamW`.
     """
@@ -82,8 +82,12 @@ def describe_optimizer(optimizer: Any) -> str:
     for how in ("fused", "foreach"):
         if groups and all(group.get(how) for group in groups):
             return f"{name}({how})"
-    is_off = groups and all(group.get("foreach") is False for group in groups)
-    return f"{name}(foreach=False)" if is_off else name
+    off = [
+        f"{how}=False"
+        for how in ("fused", "foreach")
+        if groups and all(group.get(how) is False for group in groups)
+    ]
+    return f"{name}({', '.join(off)})" if off else name
 
 
 _before_end: list[Callable[[], None]] = []

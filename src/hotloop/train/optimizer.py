@@ -106,7 +106,7 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         """`matrices` are 2-d; the rows with each say where several were stacked into one (queries, keys
         and values), to be orthogonalized apart. `dtype` is that of the products."""
-        shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "fused": fused}
+        shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "fused": fused or None}
         muon = {"params": [p for p, _ in matrices], "momentum": momentum, "nesterov": nesterov}
         adam = [{**group, "betas": betas, "eps": eps} for group in decayed_apart(others)]
         super().__init__([muon, *adam], shared)

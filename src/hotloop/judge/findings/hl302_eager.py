@@ -51,7 +51,7 @@ def find(run: JudgedRun) -> Found | None:
         if seen.on_cpu:
             # The profiler also sees what a dataset or an optimizer computes, with the same operations.
             others = ["data_wait", "unattributed"]
-            if "fused" not in (census.optimizer or ""):
+            if "(fused)" not in (census.optimizer or ""):
                 others.append("optimizer")
             fused = min(fused - run.host(*others), share)
         share = fused

@@ -13,11 +13,13 @@ FUSED_OPTIMIZER = Optimization(
     off=False,
     settings=(True,),
     argument="fused",
-    values_for=lambda census: () if "(foreach" in (census.optimizer or "") else (True,),
-    needs="an optimizer of which the script chose no `foreach`",
+    values_for=lambda seen: (
+        () if (seen.optimizer or "").endswith(("foreach)", "=False)")) else (True,)
+    ),
+    needs="an optimizer of which the script chose neither `foreach` nor `fused`",
     choose=lambda machine, config: Choice(True, "one pass over weights and state"),
     observed=lambda census, value: (
-        ("fused" in census.optimizer) == value if census.optimizer else None
+        ("(fused)" in census.optimizer) == value if census.optimizer else None
     ),
     answers=("HL401",),
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",

@@ -55,9 +55,7 @@ def process_seed(seed: int, place: str) -> str:
     return f"{seed} {place}"
 
 
-ORDERS_AT_ONCE = 6
-MOST_DRAWS = 20_000
-"""Of so many at once: some hundred times as many as six names ever take."""
+ORDERS_AT_ONCE, MOST_DRAWS = 6, 20_000
 
 
 def round_orders(num_rounds: int, names: Sequence[str], seed: int) -> list[list[str]]:

@@ -64,6 +64,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: gpu.current)
+    monkeypatch.setattr(device_clock, "_stream_handle", lambda index: gpu.current)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: gpu.capturing)
     monkeypatch.setattr(device_clock.time, "perf_counter", lambda: gpu.now)
     return gpu
@@ -312,8 +313,9 @@ def test_no_event_is_read_before_all_have_passed(gpu: Gpu) -> None:
 def test_what_events_cost_is_counted_once(
     gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two outside of the probe's other work, two within it; that of the step's end is the next one's."""
+    """Two outside of the probe's other work, two within it; that of the step's end is the next one's. Of all of it follows how many steps are left out."""
     seen = watched(gpu, tmp_path)
+    seen.step = watch.WARMUP_STEPS
     record = torch.cuda.Event.record
 
     def slow(event: Any, stream: Any) -> None:
@@ -324,6 +326,67 @@ def test_what_events_cost_is_counted_once(
     for call in (lambda action: action(), seen.guarded):
         call(lambda: seen.leave(seen.enter("data_wait")))
     seen.guarded(seen.end_step)
-    assert seen.closed[-1].own_s == pytest.approx(0.004)
+    assert seen.closed[-1].own_s == seen._worked_s == pytest.approx(0.004)
     seen.guarded(seen.end_step)
     assert seen.closed[-1].own_s == pytest.approx(0.001)
+
+
+def test_only_after_what_may_be_idling_the_device_is_asked(gpu: Gpu) -> None:
+    host = host_of(gpu)
+    host.phase("data_wait", host=0.01)  # at its begin
+    host.sync()
+    host.clock.cut()  # here
+    assert gpu.queries == 3
+
+
+def resting(seen: watch.Watch) -> int:
+    """Steps that are left out from here on."""
+    seen.most_cost, seen.counting, seen.claimed = 0.016, True, True
+    seen.counted_steps, seen.counted_s, seen._worked_s = 100, 0.1, 0.05
+    seen.guarded(seen.rest)
+    assert seen.resting > 1
+    return seen.resting
+
+
+def test_no_time_of_the_device_holds_steps_that_were_left_out(gpu: Gpu, tmp_path: Path) -> None:
+    """The step before them has not passed when they begin; the one after them begins with an event of its own."""
+    seen = watched(gpu, tmp_path)
+    gpu.kernel(0.05)
+    seen.guarded(seen.end_step)
+    for _ in range(num := resting(seen)):
+        gpu.kernel(0.3)
+        seen.leave(seen.enter("data_wait"))
+        gpu.host(0.4)
+        seen.guarded(seen.end_step)
+    depth = seen.enter("data_wait")
+    gpu.host(0.03)
+    seen.leave(depth)
+    gpu.kernel(0.02)
+    depth = seen.enter("sync")
+    gpu.wait()
+    seen.leave(depth)
+    seen.guarded(seen.end_step)
+    before, after = list(seen.closed)[-2:]
+    assert before is not None
+    assert after is not None
+    assert (before.left_out, after.left_out) == (0, num)
+    assert before.device == about(compute=0.05)
+    assert after.device == about(idle=0.03, compute=0.02)
+
+
+def test_step_after_those_that_were_left_out_has_no_times_where_a_graph_is_captured(
+    gpu: Gpu, tmp_path: Path
+) -> None:
+    seen = watched(gpu, tmp_path)
+    num = resting(seen)
+    for left in range(num, 0, -1):
+        gpu.capturing = left == 1
+        seen.guarded(seen.end_step)
+    gpu.capturing = False
+    gpu.host(0.01)
+    for _ in range(2):
+        seen.guarded(seen.end_step)
+        gpu.host(0.02)
+    seen.release()
+    assert [each and each.device for each in list(seen.closed)[-2:]] == [None, about(unknown=0.02)]
+    assert seen.active

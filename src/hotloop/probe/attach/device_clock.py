@@ -20,6 +20,7 @@ submitted between those edges, and nothing else: what lies between them on its c
 `unknown` is the most that the device can have idled beyond `idle`. How much of it was kernels the judge
 tells from the seconds that the device was at work in a step, as torch's profiler saw them; else nobody.
 Work on other streams has no events here: a span in which another stream was current is `unknown` whole.
+Steps that are left out have none either: the first one after them begins with an event of its own.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ SHORTEST_S = 50e-6
 """Two edges between which the host submits work may be one where they are so close."""
 MAX_WAITING = 256
 """Steps whose events have not passed; a host so far ahead of its device is not timed by it."""
+_stream_handle: Callable[[int], int] = getattr(
+    torch._C,
+    "_cuda_getCurrentRawStream",
+    lambda index: torch.cuda.current_stream(index).cuda_stream,
+)
+"""The number of the stream that is current on a device: `current_stream` makes an object each time, once per edge."""
 
 
 @dataclass(slots=True)
@@ -59,7 +66,7 @@ class Edge:
     event: Any
     host_s: float
     drained: bool
-    """Here, the event of the edge before had passed."""
+    """Here, the event of the edge before had passed; asked only after a span of `unknown` kind."""
     kind: str
     """The kind of the span that begins."""
 
@@ -110,6 +117,7 @@ class DeviceClock:
         self._pool: deque[Any] = deque()
         self._edges: list[Edge] = []
         self._stream: Any = None
+        self._handle: int | None = None  # of that stream
         self._full = False
         self._retries_before: int | None = None
         self.active = True
@@ -124,22 +132,23 @@ class DeviceClock:
             self.own_s = before
 
     def is_free(self) -> bool:
-        """Whether the device may be asked anything: neither is a graph captured, nor another stream current."""
-        if torch.cuda.is_current_stream_capturing():
+        """Whether the device may be asked anything: neither is another stream current, nor a graph captured."""
+        if self._handle is not None and _stream_handle(self.device.index) != self._handle:
             return False
-        return self._stream is None or self._current() == self._stream
+        return not torch.cuda.is_current_stream_capturing()
 
     def cut(self) -> DeviceStep | None:
-        """A step ends; `None` where it has no events: the first one, one that ends on another stream."""
+        """A step ends, or those that were left out; `None` where it has no events: the first one, one that ends on another stream."""
         if not self.active:
             return None
         edges, self._edges, self._full = self._edges, [], False
         last = None
         try:
             if not torch.cuda.is_current_stream_capturing():
-                stream = self._current()
-                if stream != self._stream:
-                    edges, self._stream = [], stream
+                handle = _stream_handle(self.device.index)
+                if handle != self._handle:
+                    edges, self._handle = [], handle
+                    self._stream = torch.cuda.current_stream(self.device)
                 last = self._recorded(edges, time.perf_counter(), self._kind(len(self._opened)))
         except Exception as error:  # noqa: BLE001 - an error of the device is the script's to see
             self._fail(error)
@@ -205,15 +214,13 @@ class DeviceClock:
         self.own_s += time.perf_counter() - now
 
     def _recorded(self, edges: Sequence[Edge], now: float, kind: str) -> Edge:
-        drained = bool(edges) and bool(edges[-1].event.query())
+        # Of a span of a known kind nobody asks.
+        drained = bool(edges) and edges[-1].kind == UNKNOWN and bool(edges[-1].event.query())
         event: Any = (
             self._pool.popleft() if self._pool else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         )
         event.record(self._stream)
         return Edge(event, now, drained, kind)
-
-    def _current(self) -> Any:
-        return torch.cuda.current_stream(self.device)
 
     def _fail(self, error: Exception) -> None:
         self.active = False

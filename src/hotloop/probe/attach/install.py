@@ -36,6 +36,7 @@ no more where steps are so slow."""
 SLOW_STEPS, PATIENCE = 8, 2
 """So few do where they take so many times the seconds asked for: proving a fix takes hours where a step takes 15 s."""
 LAST_STEP_FILE = "last-step"
+UPDATED = ("optimizer", "explicit")  # rules that tell a step's end without looking at passes
 LATER = 2
 """Steps from the decision to the end: by then the other ranks, which may be a step ahead, know of it."""
 
@@ -217,8 +218,8 @@ def _after_boundary(
         writer.finish(stopped=True)
         watch.active = False
         ended()
-    elif parts.boundary.rule in ("optimizer", "explicit") and not parts.boundary.nests:
-        watch.rest()  # such steps are seen to end, each once, without looking at passes
+    elif profiler.over and parts.boundary.rule in UPDATED and not parts.boundary.nests:
+        watch.rest()  # such steps are seen to end, each once; before, the profile would come late in a short loop
 
 
 def _begin(parts: Parts, writer: Writer) -> None:

@@ -25,7 +25,7 @@ import torch
 from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.sites import caller, inside
-from hotloop.probe.attach.watch import Watch
+from hotloop.probe.attach.watch import RESTS, Watch
 from hotloop.probe.imports import Action, after_import
 
 _COLLECTIVES = (
@@ -168,7 +168,7 @@ def _booked(
     opened = watch.clock.opened
 
     def around(original: Any, *args: Any, **kwargs: Any) -> Any:
-        if opened[-1] == phase or (is_part is not None and is_part()):
+        if opened[-1] in (phase, RESTS) or (is_part is not None and is_part()):
             return original(*args, **kwargs)
         tensor = None
         if copied is not None and (tensor := copied(*args, **kwargs)) is None:

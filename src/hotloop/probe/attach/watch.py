@@ -227,6 +227,9 @@ class Watch:
         # Where the thread had to wait between the reads of the two clocks, the step before has that time.
         step.wall_s = max(step.wall_s, sum(step.host.values()))
         self.own = {}
+        if device is not None:
+            step.own_s += device.own_s  # it stays in its phases
+            device.own_s = 0.0
         if self.profiling or self.step < WARMUP_STEPS:
             self._tag_unlike()
         step.step, step.calls = self.step, self.calls.take()
@@ -244,8 +247,6 @@ class Watch:
         else:
             step.on_device = True
             self._waiting.append((step, device.cut()))
-            step.own_s += device.own_s
-            device.own_s = 0.0
             self.release()
         if self.step < WARMUP_STEPS:
             self.trains |= {each.f_code for each in self.sites.own_frames(sys._getframe())}
@@ -255,10 +256,10 @@ class Watch:
 
     def rest(self) -> None:
         """Leave out steps, where looking at each costs too much. How many is drawn: what comes every N steps must not
-        always fall in the same ones. Never with something open, or a device whose steps are told by events."""
+        always fall in the same ones. Never with something open."""
         if self.most_cost is None or self.counted_steps < FEWEST or not self.counting:
             return
-        if self.device is not None or len(self.clock.opened) > 1:
+        if len(self.clock.opened) > 1:
             return
         cost = self.cost_times * self._worked_s / (self.counted_s + self._left_out_s)
         over = cost / self.most_cost
@@ -284,6 +285,8 @@ class Watch:
             self._left_out_s += self.now.left_out_s
             self._book(self.clock.last)
             del self.clock.opened[1:]
+            if self.device is not None:
+                self.device.cut()  # the step that begins has an event of its own
             self.counting = not self.profiling and not self._warming_up()
 
     def release(self, *, all_of_them: bool = False) -> None:

@@ -133,6 +133,19 @@ print(json.dumps({
     assert found["object"]["left_out"] == left_out
 
 
+def test_a_loop_of_50_steps_of_which_some_are_left_out_has_its_profile(tmp_path: Path) -> None:
+    body = """
+with hotloop.watch(show=False, out="kept") as seen:
+    train(50)
+print(seen.diagnosis.steps.left_out)
+"""
+    left_out = said(ran(body, tmp_path))
+    steps = map(json.loads, (tmp_path / "kept/steps-0.jsonl").read_text().splitlines())
+    profiled = [each["step"] for each in steps if "profiled" in each.get("tags", ())]
+    assert profiled == [41, 42, 43]
+    assert 0 < left_out < 20
+
+
 def test_an_error_in_the_block_is_the_callers_and_what_was_seen_stays(tmp_path: Path) -> None:
     body = """
 try:

@@ -52,6 +52,18 @@ def test_where_nobody_asks_for_it_none_is_left_out(tmp_path: Path) -> None:
     assert watched(tmp_path, 200e-6, most=None) == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(("at_most", "most"), [(2, 2), (0, 0), (-4, 0)])
+def test_no_more_are_left_out_than_there_are_before_the_profile(
+    tmp_path: Path, at_most: int, most: int
+) -> None:
+    watch = Watch(tmp_path)
+    watch.most_cost, watch.counting = 0.016, True
+    watch.counted_steps, watch.counted_s, watch._worked_s = 100, 0.1, 0.05
+    watch.rest(at_most=at_most)
+    assert watch.resting == most
+    assert watch.counting is (most == 0)
+
+
 def test_left_out_steps_end_at_their_number_and_leave_nothing_in_the_next(tmp_path: Path) -> None:
     watch = Watch(tmp_path)
     watch.most_cost, watch.counting, watch.claimed = 0.016, True, True

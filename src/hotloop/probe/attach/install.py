@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +23,7 @@ from hotloop.probe.attach.passes import watch_passes
 from hotloop.probe.attach.side_calls import watch_device_calls, watch_side_calls, when_cuda_starts
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.step_calls import Step
-from hotloop.probe.attach.step_profiler import StepProfiler
+from hotloop.probe.attach.step_profiler import FIRST_STEP, StepProfiler
 from hotloop.probe.attach.trainer_seen import trainer_seen
 from hotloop.probe.attach.watch import Watch, num_ranks
 from hotloop.probe.attach.writer import Parts, Writer
@@ -36,7 +37,6 @@ no more where steps are so slow."""
 SLOW_STEPS, PATIENCE = 8, 2
 """So few do where they take so many times the seconds asked for: proving a fix takes hours where a step takes 15 s."""
 LAST_STEP_FILE = "last-step"
-UPDATED = ("optimizer", "explicit")  # rules that tell a step's end without looking at passes
 LATER = 2
 """Steps from the decision to the end: by then the other ranks, which may be a step ahead, know of it."""
 
@@ -218,8 +218,9 @@ def _after_boundary(
         writer.finish(stopped=True)
         watch.active = False
         ended()
-    elif profiler.over and parts.boundary.rule in UPDATED and not parts.boundary.nests:
-        watch.rest()  # such steps are seen to end, each once; before, the profile would come late in a short loop
+    elif parts.boundary.rule in ("optimizer", "explicit") and not parts.boundary.nests:
+        # Such steps are seen to end, each once, without looking at passes. In a short loop a late profile would be none.
+        watch.rest(at_most=math.inf if profiler.over else FIRST_STEP - 1 - watch.step)
 
 
 def _begin(parts: Parts, writer: Writer) -> None:

@@ -6,6 +6,7 @@ script continues unwatched.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import random
@@ -254,7 +255,7 @@ class Watch:
         self.counting = not self.profiling and not self._warming_up()
         self.after_boundary()
 
-    def rest(self) -> None:
+    def rest(self, *, at_most: float = math.inf) -> None:
         """Leave out steps, where looking at each costs too much. How many is drawn: what comes every N steps must not
         always fall in the same ones. Never with something open."""
         if self.most_cost is None or self.counted_steps < FEWEST or not self.counting:
@@ -266,7 +267,7 @@ class Watch:
         # The second time for what was spent too much so far.
         mean = (1 + self._num_left_out / self.counted_steps) * over * max(over, 1.0) - 1
         mean = min(max(mean, 0.0), MOST_REST, self.counted_steps / 5)
-        self.resting = int(2 * mean * self._drawn() + self._drawn())
+        self.resting = int(min(2 * mean * self._drawn() + self._drawn(), max(at_most, 0)))
         if self.resting:
             self._num_left_out += self.resting
             self.clock.opened.append(RESTS)

@@ -122,6 +122,37 @@ def test_a_label_is_there_where_it_is_more_likely_than_not_and_a_number_is_the_m
         assert found["predicted"] == likely
 
 
+def test_a_run_knows_its_columns_and_an_option_wins(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    file, place = tmp_path / "tweets.csv", str(tmp_path / "run")
+    with file.open("w", newline="") as stream:
+        lines = [(text, "great", label, "bad") for text, label in rows(60)]
+        csv.writer(stream).writerows([("tweet", "text", "mood", "label"), *lines])
+    bert = save_encoder("bert", tmp_path / "bert")
+    words = ["train", "--task", "sentiment", "--data", str(file), "--model", str(bert), "--out", place]  # fmt: skip
+    run(
+        [*words, "data.text=tweet", "data.label=mood", "train.steps=1", "logging.tensorboard=false"]
+    )
+
+    def chances(*options: str) -> tuple[list[object], str]:
+        said = run(["predict", place, str(file), "--out", str(tmp_path / "out.jsonl"), *options])
+        lines = (tmp_path / "out.jsonl").read_text().splitlines()
+        return [json.loads(line)["probabilities"] for line in lines], said
+
+    own, said = chances()
+    asked, said_too = chances("--column", "tweet", "--label", "mood")
+    assert own == asked
+    assert "on 60 labelled rows" in said
+    assert said == said_too
+    others, said = chances("--column", "text", "--label", "label")
+    assert others == [others[0]] * 60  # each is `great`
+    assert f"accuracy {json.loads((tmp_path / 'out.jsonl').read_text().splitlines()[0])['predicted'] == 'bad':.4f}" in said  # fmt: skip
+    file.write_text(file.read_text().replace("tweet", "post", 1))
+    assert "no column `tweet`" in run(["predict", place, str(file)], code=2)
+
+
 def test_csv_keeps_the_columns_of_its_rows(tmp_path: Path, run: Run) -> None:
     place = model_in(tmp_path / "model", problem_type="multi_label_classification")
     (tmp_path / "in.tsv").write_text("label\ttext\nx\ta film\ny\tthe story\n")

@@ -20,6 +20,7 @@ from hotloop.core.errors import Interrupted, UsageError
 from hotloop.finetune.tables import TABLES, TextFile, read_text_file
 
 if TYPE_CHECKING:
+    from hotloop.core.finetune_config import ExamplesConfig
     from hotloop.finetune.input_rows import InputRow
     from hotloop.finetune.scored import Scored
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--text", "texts", multiple=True, help="A text in place of FILE; may be given several times.")  # fmt: skip
-@click.option("--column", default="text", show_default=True, help="Column (or key) of the texts.")
-@click.option("--label", help="Column of the true labels, to score the answers by. [default: label, where it is there]")  # fmt: skip
+@click.option("--column", help="Column (or key) of the texts. [default: the run's `data.text`, else text]")  # fmt: skip
+@click.option("--label", help="Column of the true labels, to score the answers by. [default: the run's `data.label`, else label, where it is there]")  # fmt: skip
 @click.option("--delimiter", help="What stands between the columns of FILE; else a comma, or a tab in .tsv.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, allow_dash=True), help="Write here, as csv or tsv by its name, else as jsonl. [default: stdout]")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
@@ -37,7 +38,7 @@ def predict(
     model: Path,
     file: Path | None,
     texts: tuple[str, ...],
-    column: str,
+    column: str | None,
     label: str | None,
     delimiter: str | None,
     out: Path | None,
@@ -52,7 +53,13 @@ def predict(
         raise UsageError("the texts come from FILE or from --text", do="give one of them")
     out = None if str(out) == "-" else out
     refuse_unwritable(None if out is None else str(out), made=None, option="--out")
-    rows = _read(file, texts, column, label, delimiter)
+    from hotloop.finetune.input_rows import columns_of
+
+    options = {"text": column, "label": label}
+    columns = columns_of(model.expanduser()).model_copy(
+        update={name: value for name, value in options.items() if value is not None}
+    )
+    rows = _read(file, texts, columns, label, delimiter)
     if not rows:
         raise UsageError("no texts", where=str(file))
     from hotloop.cli.progress import progress_bar
@@ -67,7 +74,7 @@ def predict(
         note(f"without a text, and so without an answer: {counted(num_empty, 'row')}")
     names = list(dict.fromkeys([*rows[0].row, *answer_columns(predictors)]))
     models = [own.identity for own in predictors]
-    part = None if out is None else _Part(out, [column, models, [each.row for each in rows]])
+    part = None if out is None else _Part(out, [columns.text, models, [each.row for each in rows]])
     answers = [] if part is None else part.rows
     if begin := len(answers):
         note(f"continues after {begin:,} of {counted(len(rows), 'row')}")
@@ -92,7 +99,7 @@ def predict(
         part.finish()
         note(f"{counted(len(rows), 'row')} in {out}")
     for own in predictors:
-        scored = Scored(own, label or "label")
+        scored = Scored(own, columns)
         for given, answer in zip(rows, answers, strict=True):
             scored.add(given, answer)
         _tell(scored, err=part is None)
@@ -101,7 +108,7 @@ def predict(
 def _read(
     file: Path | None,
     texts: tuple[str, ...],
-    column: str,
+    columns: ExamplesConfig,
     label: str | None,
     delimiter: str | None,
 ) -> list[InputRow]:
@@ -113,7 +120,7 @@ def _read(
         return [InputRow({"text": each}, each) for each in texts]
     is_stdin = str(file) == "-"
     found = TextFile(Path("stdin.txt"), sys.stdin.read(), "") if is_stdin else read_text_file(file)
-    return input_rows(found, column=column, delimiter=delimiter, label=label)
+    return input_rows(found, columns, delimiter=delimiter, label=label)
 
 
 def _tell(scored: Scored, *, err: bool) -> None:

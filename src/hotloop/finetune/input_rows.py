@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 from hotloop.core.errors import UsageError
-from hotloop.core.finetune_config import ExamplesConfig
+from hotloop.core.finetune_config import ExamplesConfig, FinetuneConfig, Task
+from hotloop.core.settings import load_settings, task_of
 from hotloop.finetune.tables import TABLES, TextFile, check_columns, table_rows
 from hotloop.finetune.tagged import is_tagged, tagged_columns, tags_of, word_spans
 
@@ -29,18 +31,26 @@ class InputRow:
         return word_spans(self.text) if self.words is None else self.words
 
 
+def columns_of(model: Path) -> ExamplesConfig:
+    """The names of columns that a run was given; the usual ones for any other directory. Raises `UsageError`."""
+    config = model / "config.yaml"
+    if (model / "config.json").is_file() or not config.is_file():
+        return ExamplesConfig(file="")
+    is_run = task_of(config) in get_args(Task)
+    return load_settings(config, kind=FinetuneConfig).config.data if is_run else ExamplesConfig(file="")  # fmt: skip
+
+
 def input_rows(
-    file: TextFile, *, column: str, delimiter: str | None, label: str | None
+    file: TextFile, config: ExamplesConfig, *, delimiter: str | None, label: str | None
 ) -> list[InputRow]:
-    """column, label: of the texts, and of the true labels where they must be there. Raises `UsageError`."""
+    """config: names of the columns. label: that of the true labels, where it must be there. Raises `UsageError`."""
     options = {} if label is None else {"--label": label}
     if not file.is_json and file.path.suffix not in TABLES:
         check_columns(file.path, ["text"], options)
         if is_tagged(file):
             return [_of_words(words, tags) for _, words, tags, _ in tagged_columns(file)]
         return [InputRow({"text": line}, line) for line in file.text.splitlines()]
-    config = ExamplesConfig(file=str(file.path), text=column)
-    needed = options | ({} if file.is_json else {"--column": column})
+    needed = options | ({} if file.is_json else {"--column": config.text})
     rows = table_rows(file, delimiter=delimiter, columns=needed)
     # a csv row of too many columns has them under None
     named = ((n, {name: row[name] for name in row if name is not None}) for n, row in rows)

@@ -23,9 +23,10 @@ from hotloop.finetune.regression import Number
 class Scored:
     """The answers of one model."""
 
-    def __init__(self, own: Predictor, label: str) -> None:
+    def __init__(self, own: Predictor, config: ExamplesConfig) -> None:
+        """config: names of the columns."""
         kinds = sorted({name[2:] for name in own.names if name[1:2] == "-"})
-        self._own, self._config = own, ExamplesConfig(file="", label=label)
+        self._own, self._config = own, config
         self._known = {*kinds, ""} if own.kind == "tokens" else set(own.names)
         heads: dict[str, Any] = {
             "classification": OneLabel(own.names),

@@ -33,8 +33,8 @@ def step() -> None:
 def watch(*, steps: int | None = None, out: str | Path | None = None, show: bool = True) -> Watched:
     """Look at the training steps that are made in `with hotloop.watch() as seen: train()`, whatever loop makes them.
 
-    steps: look no longer than at so many, after the warm-up; the loop goes on. To say what would help takes 30, in a loop of
-    50 steps or more: 10 are warm-up, a few are under torch's profiler. out: a new directory to keep what was recorded in.
+    steps: look no longer than at so many, after the warm-up; the loop goes on. To say what would help takes 30 and a second of
+    them, in a loop of 50 steps or more: 10 are warm-up, a few are under torch's profiler. out: a new directory to keep what was recorded in.
     show: print what was found at the end of the block, unless a `UsageError` ended it. Afterwards `seen.findings`, `seen.diagnosis`,
     `seen.save("run.html")` and `seen.to_dict()`. Does nothing in a process that `hotloop doctor` examines. Raises
     `UsageError` inside another such block, without torch, or where `out` is there already.

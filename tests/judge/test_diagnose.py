@@ -210,7 +210,7 @@ def test_a_run_without_steady_steps_is_not_examined_at_all() -> None:
     diagnosis = diagnose(run(steps=0))
     assert diagnosis.steps.median_s is None
     assert diagnosis.not_examined == (
-        "everything: no step after the start was recorded; 50 steps in all would do",
+        "everything: no step after the start was recorded; it takes 50 in all, or more",
     )
 
 
@@ -240,7 +240,15 @@ def test_little_time_promises_no_gain(num: int, times: float, loose: bool) -> No
     diagnosis = diagnose(script(steps(host, num=num)))
     (finding,) = diagnosis.findings
     assert finding.gain_is_loose is loose
-    assert any("too few to promise a gain" in line for line in diagnosis.not_examined) is loose
+    (told, *_) = [each for each in diagnosis.not_examined if "too few to promise" in each] or [""]
+    assert bool(told) is loose
+    enough = diagnosis.steps.enough
+    assert (enough is not None) is loose
+    if enough is not None:  # so many do, and hardly fewer
+        assert f"too few to promise a gain; about {enough:,} steps in all would do" in told
+        assert diagnose(script(steps(host, num=enough))).steps.enough is None
+        if enough > 50:
+            assert diagnose(script(steps(host, num=enough - 20))).steps.enough is not None
     assert diagnosis.worth is not None
     assert (diagnosis.worth.gain_at_most == 1) is loose
 

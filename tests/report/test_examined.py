@@ -158,8 +158,8 @@ def test_what_was_not_looked_at_is_not_called_absent() -> None:
     unknown = Worth("not known", "the script's own lines: not observed")
     text = examined_answer(run(), diagnosis("compute", findings=(), worth=unknown), num_steps=60)
     assert text == "The training computes 65 % of the time; what would help is not known."
-    few = replace(diagnosis("compute", findings=(), worth=unknown), steps=Steps(28, 10, 0.1))
-    assert "is not known from 38 steps (50 would do)." in examined_answer(run(), few, num_steps=28)
+    few = replace(diagnosis("compute", findings=(), worth=unknown), steps=Steps(28, 10, 0.01, left_out=2, enough=120))  # fmt: skip
+    assert "is not known from 40 steps (about 120 would do)." in examined_answer(run(), few, num_steps=28)  # fmt: skip
     text = examined_answer(run(), diagnosis(None, findings=(), worth=unknown), num_steps=60)
     assert text == "What holds the training back is not known."
 
@@ -231,11 +231,21 @@ def test_an_end_that_is_not_its_own_is_in_the_answer(
     assert words in examined_answer(run(ended, returncode), None, num_steps=0)
 
 
+def test_a_run_that_ends_before_the_steps_that_were_asked_for_says_how_many_were_counted() -> None:
+    early = replace(run(), steps=1000)
+    assert examined_answer(early, diagnosis(), num_steps=60).endswith(
+        "; it ended before the 1,000 steps that were asked for: 60 were counted."
+    )
+    assert "asked for: 0 were counted" in examined_answer(early, None, num_steps=0)
+    for whole in (run(), replace(early, ended="enough_steps"), replace(early, steps=60)):
+        assert "asked for" not in examined_answer(whole, diagnosis(), num_steps=60)
+
+
 def test_few_steps_are_said_to_be_few() -> None:
     assert "Only 2 steps say so" in examined_answer(run(), diagnosis(), num_steps=2)
     warmup = Diagnosis(None, Steps(0, 5, None))
     text = examined_answer(run(), warmup, num_steps=0)
-    assert text == "Only 5 steps of warm-up were seen; 50 steps in all would do."
+    assert text == "Only 5 steps of warm-up were seen; it takes 50 steps in all, or more."
     assert examined_answer(run(), None, num_steps=0) == "No step was recorded."
 
 

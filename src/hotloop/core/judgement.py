@@ -184,6 +184,8 @@ class Steps:
     samples_per_s: float | None = None
     left_out: int = 0
     """Steps between those that were measured at which nobody looked, so that looking costs little."""
+    enough: int | None = None
+    """Steps in all, about, that would do to promise a gain, where these were too few; else, or where that is not known, `None`."""
 
 
 @dataclass(frozen=True, slots=True)

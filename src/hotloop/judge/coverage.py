@@ -44,6 +44,7 @@ def not_examined(run: JudgedRun) -> Iterator[str]:
         yield (
             f"what a change would bring: {run.breakdown.counted_steps} counted steps of "
             f"{_seconds(run.breakdown.counted_wall_s)} together are too few to promise a gain"
+            + (f"; about {run.enough_steps:,} steps in all would do" if run.enough_steps else "")
         )
     if run.measurement.census is None:
         yield "precision, compilation and optimizer: no census was taken"

@@ -64,7 +64,7 @@ def diagnose(
     steps = _steps(records)
     if not under_way(records):
         missing = (
-            f"everything: no step after the start was recorded; {WOULD_DO} steps in all would do"
+            f"everything: no step after the start was recorded; it takes {WOULD_DO} in all, or more"
         )
         return Diagnosis(None, steps, not_examined=(missing,))
     if not run.has_phases:
@@ -86,7 +86,7 @@ def diagnose(
         bound = None
     return Diagnosis(
         bound=_named_bound(bound, run, findings),
-        steps=steps,
+        steps=replace(steps, enough=run.enough_steps) if run.is_foreign else steps,
         breakdown=breakdown.fractions,
         device=breakdown.device,
         findings=findings,

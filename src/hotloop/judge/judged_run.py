@@ -11,8 +11,8 @@ from functools import cached_property
 from hotloop.core.census import CallUse, Census, CollectionUse, LineUse, LoaderUse
 from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
-from hotloop.core.step import StepRecord
-from hotloop.judge.attribute import STARTING_UP, attribute, under_way
+from hotloop.core.step import WOULD_DO, StepRecord
+from hotloop.judge.attribute import AFTER_PROFILER, STARTING_UP, attribute, under_way
 from hotloop.judge.operations import Operations
 from hotloop.judge.thresholds import ENOUGH_S, ENOUGH_STEPS, MOST
 from hotloop.judge.warmup import tag_warmup
@@ -120,6 +120,19 @@ class JudgedRun:
         """Whether too little was counted to promise a gain."""
         seen = self.breakdown
         return seen.counted_steps < ENOUGH_STEPS or seen.counted_wall_s < ENOUGH_S
+
+    @property
+    def enough_steps(self) -> int | None:
+        """Steps in all, about and to the next ten, with which it would not be short, at the pace of those that were counted; `None` where it
+        is not, or where steps that come later do not count."""
+        records, seen = self.measurement.records, self.breakdown
+        if not self.is_short or any(AFTER_PROFILER in record.tags for record in records):
+            return None
+        step_s = seen.counted_wall_s / seen.counted_steps
+        more = max(ENOUGH_STEPS - seen.counted_steps, (ENOUGH_S - seen.counted_wall_s) / step_s)
+        num_left_out = sum(record.left_out or 0 for record in records)
+        more *= 1 + num_left_out / seen.counted_steps
+        return max(WOULD_DO, 10 * math.ceil((len(records) + num_left_out + more) / 10))
 
     @property
     def loader(self) -> LoaderUse | None:

@@ -81,13 +81,13 @@ def examined_answer(
 
     num_steps: steps it was drawn from. foreign_busy: share of the machine's CPUs that other programs used.
     """
-    end = _end(run)
+    end = _end(run, diagnosis)
     if diagnosis is None or not num_steps:
         seen = diagnosis.steps.warmup if diagnosis is not None else 0
         what = (
             "No step was recorded"
             if not seen
-            else f"Only {numbers.count(seen)} steps of warm-up were seen; {WOULD_DO} steps in all would do"
+            else f"Only {numbers.count(seen)} steps of warm-up were seen; it takes {WOULD_DO} steps in all, or more"
         )
         return f"{what}: {end}." if end else f"{what}."
     sentence = _main_clause(diagnosis)
@@ -121,8 +121,9 @@ def _main_clause(diagnosis: Diagnosis) -> str:
         return f"{clause}{remedy(best)}"
     bound = held_back(diagnosis)
     if diagnosis.worth is not None and diagnosis.worth.answer == "not known":
-        seen = diagnosis.steps.measured + diagnosis.steps.warmup + diagnosis.steps.left_out
-        few = f" from {seen} steps ({WOULD_DO} would do)" if seen < WOULD_DO else ""
+        steps = diagnosis.steps
+        seen = f"{steps.measured + steps.warmup + steps.left_out:,} steps"
+        few = f" from {seen} (about {steps.enough:,} would do)" if steps.enough else ""
         return bound if diagnosis.bound is None else f"{bound}; what would help is not known{few}"
     small = f"{numbers.percent(WORTH_SAYING - 1)} faster"
     loose = any(f.gain_is_loose for f in diagnosis.findings)
@@ -224,8 +225,8 @@ def _own_preparing(diagnosis: Diagnosis) -> float:
     return max((float(each) for each in found if isinstance(each, int | float)), default=0.0)
 
 
-def _end(run: CommandRun) -> str:
-    """How the command ended, where that is not by itself and well."""
+def _end(run: CommandRun, diagnosis: Diagnosis | None) -> str:
+    """How the command ended, where that is not by itself and well, and with all the steps that were asked for."""
     if run.ended == "failed":
         if run.returncode is None:  # of `hotloop.watch`
             return "the block ended with an error"
@@ -234,6 +235,9 @@ def _end(run: CommandRun) -> str:
         return "it was interrupted"
     if run.ended is None:
         return "its end was not recorded"
+    num = 0 if diagnosis is None else diagnosis.steps.measured
+    if run.ended == "by_itself" and num < (run.steps or 0):
+        return f"it ended before the {run.steps:,} steps that were asked for: {num:,} were counted"
     return ""
 
 

@@ -67,12 +67,19 @@ def test_the_time_of_profiled_steps_is_that_of_the_device(
     assert (profiler.seen.step_s or 0) > 0.01
 
 
-@pytest.mark.parametrize(("after_counted", "enough"), [(None, 50), (20, 50), (200, 220)])
-def test_of_too_few_steps_it_says_how_many_would_do(
-    tmp_path: Path, after_counted: int | None, enough: int
+@pytest.mark.parametrize(
+    ("after_counted", "says"),
+    [
+        (None, "is at work from step 41 on, and 17 were made"),
+        (200, "is at work after 200 counted steps, and 5 were counted"),
+    ],
+)
+def test_of_too_few_steps_it_says_when_it_comes_and_how_many_there_were(
+    tmp_path: Path, after_counted: int | None, says: str
 ) -> None:
-    profiler = StepProfiler(Watch(tmp_path), lambda: True, after_counted=after_counted)
-    assert profiler.why_not == f"no profile: too few steps; {enough} in all would do"
+    profiler = StepProfiler(watch := Watch(tmp_path), lambda: True, after_counted=after_counted)
+    watch.step, watch.counted_steps = 17, 5
+    assert profiler.why_not == f"no profile: torch's profiler {says}"
 
 
 @pytest.mark.parametrize(("cuda", "opens"), [("12.4", False), ("12.6", True), ("13.0", True)])

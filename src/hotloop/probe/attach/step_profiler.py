@@ -16,7 +16,6 @@ from torch import _utils_internal
 from torch.torch_version import TorchVersion
 
 from hotloop.core.census import NO_OPTIMIZER
-from hotloop.core.step import WOULD_DO
 from hotloop.probe import entry
 from hotloop.probe.attach.operators import Seen, Span, summed
 from hotloop.probe.attach.watch import Watch
@@ -50,8 +49,17 @@ class StepProfiler:
         self.over = False
         self.seen: Seen | None = None
         self._waited_s = 0.0
-        would_do = max(WOULD_DO, (after_counted or 0) + 20)
-        self.why_not = f"no profile: too few steps; {would_do} in all would do"
+        self._why_not: str | None = None
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing was seen."""
+        if self._why_not is not None:
+            return self._why_not
+        after, watch = self._after_counted, self._watch
+        if after is None:
+            return f"no profile: torch's profiler is at work from step {FIRST_STEP} on, and {watch.step} were made"
+        return f"no profile: torch's profiler is at work after {after} counted steps, and {watch.counted_steps} were counted"
 
     def install(self) -> None:
         """Know of it when the script profiles."""
@@ -69,7 +77,7 @@ class StepProfiler:
         if self._profiler is not None or not self._is_time() or _is_capturing():
             return
         if not self._updates():  # not yet a training, and it is profiled once only
-            self.why_not = "no profile: no update of the weights was seen"
+            self._why_not = "no profile: no update of the weights was seen"
             return
         if self._crashes_on_graphs():
             self._give_up("no profile: the script uses CUDA graphs, which this CUDA cannot profile")
@@ -166,7 +174,7 @@ class StepProfiler:
             self._give_up(f"no profile: {error}")
 
     def _give_up(self, why: str) -> None:
-        self.over, self._profiler, self.why_not = True, None, why
+        self.over, self._profiler, self._why_not = True, None, why
 
     def _making(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._own and self._watch.active and not self.over:

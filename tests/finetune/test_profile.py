@@ -1,11 +1,14 @@
 """`--profile test`: the whole job, small. And models that are unlike BERT in what a job needs."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+import peft
 import pytest
 import transformers
+from decoders import asked, save_decoder, write_prompts
 from encoders import config, save_encoder, tokenizer, write_conll, write_csv
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -41,6 +44,50 @@ def test_a_rehearsal_trains_evaluates_saves_resumes_and_exports(tmp_path: Path, 
     text = ["train", "configs/quickstart-plain.yaml", "--profile", "test"]
     assert "--profile test is of fine-tunings" in run(text, code=2)
     assert "makes its own steps" in run([*words, "--stop-after", "3"], code=2)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
+@pytest.mark.parametrize("kind", ["instructions", "adapter", "text"])
+def test_a_decoder_is_rehearsed_with_its_perplexity_before_and_after(
+    kind: str, tmp_path: Path, run: Run
+) -> None:
+    data, out = write_prompts(tmp_path / "asked.jsonl", 300), tmp_path / "run"
+    if kind == "text":  # one text, of which parts are drawn
+        data = tmp_path / "text.txt"
+        data.write_text("\n".join("".join(pair) for pair in asked(500)))
+    model = save_decoder("llama", tmp_path / "llama")
+    words = ["train", "--task", "text" if kind == "text" else "instructions", "--data", str(data)]
+    words += ["--model", str(model), *QUIET, "model.max_tokens=40"]
+    own = [*words, "optimizer.learning_rate=1e-2"]
+    own += ["model.lora.rank=4"] if kind == "adapter" else []
+    own += ["--profile", "test", "--out", str(out), "--json"]
+    said = run([*own, str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["steps"], found["examples"], found["evaluated"]) == (8, 64, True)
+    assert found["resumed_equal"] is True
+    assert any((out / "checkpoints").glob("left-*"))  # it was really gone on from step 4
+    assert found["tokens_per_s"] > found["examples_per_s"] > 0
+    before, after = found["before"], found["after"]
+    assert all(each["perplexity"] == math.exp(each["loss"]) for each in (before, after))
+    last = json.loads((out / "evals.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["loss"]) == (8, after["loss"])
+    assert after["loss"] < before["loss"] - 0.1
+    assert f"perplexity {before['perplexity']:.4f} to {after['perplexity']:.4f}" in said
+    base = transformers.AutoModelForCausalLM.from_pretrained(model)
+    if kind == "adapter":
+        assert "model: an adapter, for peft" in said
+        peft.PeftModel.from_pretrained(base, str(out / "model"))
+        return
+    transformers.AutoModelForCausalLM.from_pretrained(out / "model")
+    # The whole job, which leaves the weights as they are: as many examples, and as good as before.
+    whole = [*words, "optimizer.learning_rate=1e-12", "train.epochs=1"]
+    done = run([*whole, "--out", str(tmp_path / "whole")])
+    assert f"{found['full_examples']} examples to train on" in done
+    task = json.loads((tmp_path / "whole/task.json").read_text())
+    if kind == "instructions":  # of which no more are held out than the sample may have
+        assert task["held_out_loss"] == pytest.approx(before["loss"], rel=1e-5)
+    assert found["full_steps"] == 3 * task["step"]
+    run(own[:-1])  # once more, in the same place
 
 
 def test_a_rehearsal_that_resumes_to_other_weights_says_so_and_fails(

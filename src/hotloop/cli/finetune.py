@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hotloop.core.causal_config import CAUSAL_TASKS
 from hotloop.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,11 +64,6 @@ def train(
     from hotloop.report.held_out import profile_lines
 
     rehearses = profile == "test"
-    if rehearses and task in CAUSAL_TASKS:
-        raise UsageError(
-            "--profile test is of encoders",
-            do="`--stop-after N` measures N steps of a decoder's training",
-        )
     settings = settings_of(task, config, overrides)
     directory = out or Path("runs") / f"{settings.config.name}{'-test' if rehearses else ''}"
     refuse_unwritable(json_file, made=directory)

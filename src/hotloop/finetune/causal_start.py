@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import random
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from hotloop.finetune.decoder import (
     longest_example,
 )
 from hotloop.finetune.encoder import check_ids, check_known, export
+from hotloop.finetune.pretrained import Warn
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
 from hotloop.finetune.work import steps_in_words
 from hotloop.hardware.device import pick_device
@@ -43,22 +46,53 @@ from hotloop.train.run import Run
 MERGED_DIRECTORY = "merged"
 
 
-def finetune_decoder(
-    settings: Settings[CausalConfig],
-    sources: Sources,
-    directory: Path,
-    steps: Steps,
-) -> Finetuned:
-    """Like `train.start.start`, of answers or texts."""
-    device = pick_device(settings.config.train.device, Rendezvous().ranks)
-    check_lora(settings.config.model.lora, device)
-    vocabulary = load_vocabulary(settings.config.model.path, steps.warn)
+@dataclass(frozen=True, slots=True)
+class CausalExamples:
+    """All that a file has to learn from, tokenized; or a sample of it."""
+
+    vocabulary: Vocabulary
+    longest: int
+    train: list[Example]
+    held_out: list[Example]
+    counts: Counts
+    num_empty: int
+    fingerprint: str
+
+    def sample(self, num: int, seed: int) -> CausalExamples:
+        """Up to `num` of each part, drawn at random."""
+
+        def drawn(part: list[Example]) -> list[Example]:
+            numbers = random.Random(seed).sample(range(len(part)), min(num, len(part)))
+            return [part[number] for number in sorted(numbers)]
+
+        name = f"{self.fingerprint} {num}"
+        return replace(self, train=drawn(self.train), held_out=drawn(self.held_out), fingerprint=name)  # fmt: skip
+
+
+def read_examples(
+    settings: Settings[CausalConfig], sources: Sources, warn: Warn
+) -> tuple[Settings[CausalConfig], CausalExamples]:
+    """With `model.max_tokens` resolved. Raises `UsageError`, also for what the device cannot train."""
+    check_lora(
+        settings.config.model.lora, pick_device(settings.config.train.device, Rendezvous().ranks)
+    )
+    vocabulary = load_vocabulary(settings.config.model.path, warn)
     longest = longest_example(settings.config.model, vocabulary)
     settings = settings.with_values(
         {"model.max_tokens": longest}, origin=settings.origin("model.max_tokens")
     )
     counts = Counts()
     train, held_out = _tokenized(settings.config, sources, vocabulary, counts)
+    return settings, CausalExamples(vocabulary, longest, train, held_out, counts, sources.num_empty, sources.fingerprint)  # fmt: skip
+
+
+def finetune_decoder(
+    settings: Settings[CausalConfig], examples: CausalExamples, directory: Path, steps: Steps
+) -> Finetuned:
+    """Like `train.start.start`, of answers or texts; settings: those of `read_examples`."""
+    device = pick_device(settings.config.train.device, Rendezvous().ranks)
+    vocabulary, longest = examples.vocabulary, examples.longest
+    train, held_out = examples.train, examples.held_out
 
     def prepare(config: CausalConfig) -> Prepared:
         decoder = load_decoder(config.model, device, steps.warn)
@@ -73,10 +107,10 @@ def finetune_decoder(
         model = CausalLearner(decoder.model, packed=reason is None, longest=longest)
         work = CausalWork(config, model, train, held_out)
         identity = hashlib.sha256(vocabulary.tokenizer_json).hexdigest()
-        fingerprint = f"{sources.fingerprint} {decoder.fingerprint} {identity} {reason is None} {vocabulary.tokenizer.chat_template}"
-        lines = [*arithmetic(work, decoder.model), *counts.notes(longest)]
-        if sources.num_empty:
-            lines.append(f"left out: {counted(sources.num_empty, 'example')} with nothing to learn")
+        fingerprint = f"{examples.fingerprint} {decoder.fingerprint} {identity} {reason is None} {vocabulary.tokenizer.chat_template}"
+        lines = [*arithmetic(work, decoder.model), *examples.counts.notes(longest)]
+        if examples.num_empty:
+            lines.append(f"left out: {counted(examples.num_empty, 'example')} with nothing to learn")  # fmt: skip
         keep = partial(_keep, decoder=decoder, tokenizer=vocabulary.tokenizer, work=work)
         file = str(Path(config.data.file).expanduser().resolve())
         return Prepared(model, work, fingerprint, file, vocabulary.tokenizer_json, lines, keep)

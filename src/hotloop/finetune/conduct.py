@@ -27,11 +27,12 @@ from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.finetune.work import steps_per_epoch
 from hotloop.report.numbers import counted
 from hotloop.train.evaluate import Evaluation, read_evaluations
+from hotloop.train.interruption import StopRequest
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run, assemble, set_up_process
 from hotloop.train.same_run import claim_place
 from hotloop.train.start import Finished, conduct, describe, refuse_other_runs, resolved
-from hotloop.train.work import Work
+from hotloop.train.work import HeldOut, Work
 
 F = TypeVar("F", bound=FinetuneLoop)
 MODEL_DIRECTORY = "model"
@@ -61,6 +62,8 @@ class Steps:
     stretch: bool = False
     progress: Progress = silent
     warn: Callable[[str], None] = lambda message: None
+    at_start: Callable[[HeldOut], None] | None = None
+    """Gets how the model does on the held-out examples before any step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,8 @@ def conduct_finetuning(
             run.uploader = uploader
         for line in found.lines:
             steps.warn(line)
+        if steps.at_start and (before := run.work.evaluate(run, StopRequest(run))) is not None:
+            steps.at_start(before)
         training = conduct(
             settings,
             run,

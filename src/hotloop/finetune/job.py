@@ -25,9 +25,10 @@ def start(settings: Settings[Any], directory: Path, steps: Steps) -> Finetuned:
         from hotloop.finetune.chats import read_sources
 
         sources = read_sources(config)
-        from hotloop.finetune.causal_start import finetune_decoder
+        from hotloop.finetune.causal_start import finetune_decoder, read_examples
 
-        return finetune_decoder(settings, sources, directory, steps)
+        settings, examples = read_examples(settings, sources, steps.warn)
+        return finetune_decoder(settings, examples, directory, steps)
     from hotloop.finetune.examples import read_dataset
 
     dataset = read_dataset(config.data, task=config.task)

@@ -91,11 +91,19 @@ def profile_lines(found: Mapping[str, Any]) -> list[str]:
         else "to OTHER weights: it does not resume exactly"
     )
     takes = "not known" if found["full_s"] is None else f"about {seconds(found['full_s'])} of steps, evaluations and saves left out"  # fmt: skip
+    before, after = found["before"] or {}, found["after"] or {}
+    speeds = [f"{found[f'{each}_per_s']:,.0f} {each}/s" for each in ("tokens", "examples") if found[f"{each}_per_s"]]  # fmt: skip
+    told = [f"{NAMES.get(n, n)} {value:.4f} to {after[n]:.4f}" for n, value in before.items() if n in after]  # fmt: skip
     return [
         f"trained    {counted(found['steps'], 'step')} on {counted(found['examples'], 'example')}, loss {' to '.join(losses)}",
         "evaluated  "
-        + ("yes" if found["evaluated"] else "no: nothing is held out, or `eval.every_steps` is 0"),
+        + (
+            f"on held-out examples, before the first step and after the last: {', '.join(told)}"
+            if found["evaluated"]
+            else "no: nothing is held out, or `eval.every_steps` is 0"
+        ),
+        f"speed      {' and '.join(speeds) or 'not known'} in the median step",
         f"resumed    from the checkpoint of step {found['resumed_from']}, {same}",
-        f"exported   {found['model']}: loads in transformers with the same logits",
+        f"exported   {found['model']}: {'an adapter, for peft' if found['is_adapter'] else 'loads in transformers with the same logits'}",
         f"full job   {counted(found['full_examples'], 'example')}, {counted(found['full_steps'], 'step')}, {takes}",
     ]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from encoders import save_encoder, write_csv
@@ -65,20 +66,20 @@ def test_a_hub_that_does_not_answer_is_asked_once(
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Files of `me/bert` as huggingface.co gives them; of all else it says that it is not there."""
+    """Files of `me/bert` as huggingface.co gives them; what it says of other names."""
 
     files: Path
+    others: ClassVar = {"gated": (403, "GatedRepo"), "busy": (503, ""), "bert": (404, "EntryNotFound"), "models": (404, "EntryNotFound"), "weights": (404, "EntryNotFound")}  # fmt: skip
 
     def do_HEAD(self) -> None:
         path = self.files / self.path.rpartition("/")[2]
         there = self.path.startswith("/me/bert/resolve/") and path.is_file()
         body = path.read_bytes() if there else b""
-        self.send_response(200 if there else 404)
+        status, code = self.others.get(self.path.split("/")[2], (401, "RepoNotFound"))
+        self.send_response(200 if there else status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header(
-            *(("ETag", f'"{path.name}"') if there else ("X-Error-Code", "EntryNotFound"))
-        )
+        self.send_header(*(("ETag", f'"{path.name}"') if there else ("X-Error-Code", code)))
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
@@ -86,6 +87,46 @@ class Hub(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD
 
     def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("me/bret", "has no model of this name, or a private one"),
+        ("me/gated", "only to who has accepted its conditions"),
+        ("me/weights", "is no model of transformers: it has no config.json"),
+        ("me/busy", "(HTTP 503) does not answer"),
+        ("me/offline", "is not asked, as HF_HUB_OFFLINE says"),
+        ("models/brt", "has no model of this name"),
+        ("./models/brt", "no such model directory"),
+        ("models/damaged", "transformers cannot load this model"),
+    ],
+)
+def test_a_model_that_is_none_is_told_before_the_data_is_read(
+    name: str, says: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", name == "me/offline")
+    (tmp_path / "hub/models--me--bert").mkdir(parents=True)
+    bert, damaged = (save_encoder("bert", Path(f"models/{each}")) for each in ("bert", "damaged"))
+    (damaged / "config.json").write_text("{")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("_", (Hub,), {"files": bert}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    words = ["train", "--task", "sentiment", "--data", "gone.csv", "--model", name, *QUIET]
+    for more in ([], ["--profile", "test"]):
+        said = run([*words, *more], code=2)
+        assert says in said
+        assert "no such file of examples" not in said
+        if name == "me/bret":
+            assert "did you mean `me/bert`?" in said
+        if name.endswith("brt"):
+            assert "did you mean `models/bert`?" in said
+    server.shutdown()
+    server.server_close()
+    said = run([*words[:6], str(bert), *QUIET], code=2)
+    assert "no such file of examples" in said
 
 
 @pytest.mark.slow

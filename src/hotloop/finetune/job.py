@@ -1,4 +1,4 @@
-"""Which fine-tuning a task asks for. Loads nothing heavy before settings and data are known to be good."""
+"""Which fine-tuning a task asks for. The model's config is read before the data, its weights after."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotloop.core.causal_config import CAUSAL_TASKS, CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ALIASES, FinetuneConfig, Task
 from hotloop.core.settings import Settings, load_settings
-from hotloop.finetune.pretrained import check_source
+from hotloop.finetune.pretrained import check_model
 
 if TYPE_CHECKING:
     from hotloop.finetune.conduct import Finetuned, Steps
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def start(settings: Settings[Any], directory: Path, steps: Steps) -> Finetuned:
     """Train to the end. Raises `UsageError` for data and models that do not fit."""
     config = settings.config
-    check_source(config.model.path)
+    check_model(config.model.path)
     if isinstance(config, CausalConfig):
         from hotloop.finetune.chats import read_sources
 

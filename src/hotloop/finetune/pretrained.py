@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,17 @@ def check_source(path: str) -> Path | None:
     return check_directory(directory) if is_place else None
 
 
+def check_model(path: str) -> None:
+    """Raises `UsageError` for what no model can be loaded from. Of its files the config alone is read; the hub is asked anew."""
+    _hub_says.cache_clear()
+    with loading(path, lambda note: None) as (transformers, source, common):
+        transformers.AutoConfig.from_pretrained(source, **common)
+
+
 def check_directory(directory: Path) -> Path:
     """The same, absolute. Raises `UsageError` for what cannot be loaded."""
     if not directory.is_dir():
-        raise UsageError("no such model directory", where=str(directory), do=NAME_ONE)
+        raise UsageError("no such model directory", where=str(directory), do=_named_instead(str(directory)))  # fmt: skip
     if not (directory / "config.json").is_file():
         what = "no model in the format of transformers: it has no config.json"
         raise UsageError(what, where=str(directory), do=NAME_ONE)
@@ -71,30 +80,75 @@ def check_directory(directory: Path) -> Path:
 
 
 def _by_name(path: str, warn: Warn) -> str:
-    """The same name, or where the hub does not answer its directory in the cache. Raises `UsageError` where that is none.
-
-    The hub is asked once: transformers asks again for a minute, also for what it does not find in the cache.
-    """
-    from huggingface_hub import constants, errors, get_session, try_to_load_from_cache
+    """The same name, or where the hub does not give it its directory in the cache. Raises `UsageError` where that is none."""
+    from huggingface_hub import constants, try_to_load_from_cache
 
     hub = constants.ENDPOINT
     try:
         cached = try_to_load_from_cache(path, "config.json")
     except ValueError as error:  # no name of a model
-        raise UsageError("no such model directory", where=path, do=NAME_ONE) from error
-    try:
-        get_session().head(f"{hub}/{path}/resolve/main/config.json", timeout=HUB_TIMEOUT_S)
-    except (OSError, ValueError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        if not isinstance(cached, str):
-            raise UsageError(
-                f"no such directory, no such model in the cache of transformers, and {hub} does not answer",
-                where=path,
-                do=f"{NAME_ONE}, or try again with a network",
-            ) from error
-        warn(f"{hub} does not answer: `{path}` comes out of the cache of transformers")
+        raise UsageError("no such model directory", where=path, do=_named_instead(path)) from error
+    said = _hub_says(hub, path)
+    if not said:
+        warn(f"no directory `{path}` here: transformers looks in its cache and asks {hub}")
+        return path
+    if isinstance(cached, str):
+        warn(f"{said}: `{path}` comes out of the cache of transformers")
         return str(check_directory(Path(cached).parent))
-    warn(f"no directory `{path}` here: transformers looks in its cache and asks {hub}")
-    return path
+    silent = said.endswith((SILENT, OFFLINE))
+    do = _named_instead(path)
+    if silent:
+        do += (
+            ", or unset HF_HUB_OFFLINE"
+            if said.endswith(OFFLINE)
+            else ", or try again with a network"
+        )
+    what = f"no such directory, no such model in the cache of transformers, and {said}"
+    raise UsageError(what, where=path, do=do)
+
+
+SILENT, OFFLINE = "does not answer", "is not asked, as HF_HUB_OFFLINE says"
+
+
+@lru_cache(maxsize=8)
+def _hub_says(hub: str, path: str) -> str:
+    """Why it does not give a model of this name, in words; empty where it does.
+
+    Asked once: transformers asks again for a minute, also for what it does not find in the cache.
+    """
+    from huggingface_hub import constants, errors, get_session, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        return f"{hub} {OFFLINE}"
+    url = f"{hub}/{path}/resolve/main/config.json"
+    login = {"Authorization": f"Bearer {token}"} if (token := get_token()) else {}
+    try:
+        found = get_session().head(url, headers=login, timeout=HUB_TIMEOUT_S)
+    except (OSError, ValueError, errors.HTTPError):  # type: ignore[attr-defined]
+        return f"{hub} {SILENT}"
+    code, status = found.headers.get("X-Error-Code", ""), found.status_code
+    if status == 429 or status >= 500:
+        return f"{hub} (HTTP {status}) {SILENT}"
+    if code == "GatedRepo" or status == 403:
+        return f"{hub} gives it only to who has accepted its conditions there and is logged in (`hf auth login`)"
+    if code == "EntryNotFound":
+        return f"what {hub} has by this name is no model of transformers: it has no config.json"
+    if status in (401, 404):
+        return f"{hub} has no model of this name, or a private one (`hf auth login`)"
+    return ""
+
+
+def _named_instead(path: str) -> str:
+    """What to give in place of a path or name that is none: a model here that is called nearly so, if any."""
+    from huggingface_hub import constants
+
+    own = Path(path).expanduser()
+    here = [str(each.parent) for each in own.parent.glob("*/config.json")]
+    stored = Path(constants.HF_HUB_CACHE).glob("models--*")
+    names = [*here, *(each.name.removeprefix("models--").replace("--", "/") for each in stored)]
+    ends = {each.rpartition("/")[2]: each for each in reversed(names)}
+    close = difflib.get_close_matches(own.name, ends, 1)
+    return f"did you mean `{ends[close[0]]}`? Else {NAME_ONE}" if close else NAME_ONE
 
 
 def check_length(wanted: int, longest: int | None, path: str) -> None:

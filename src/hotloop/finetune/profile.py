@@ -22,6 +22,7 @@ from hotloop.finetune.causal_start import finetune_decoder, read_examples
 from hotloop.finetune.chats import read_sources
 from hotloop.finetune.conduct import MODEL_DIRECTORY, Finetuned, Steps, with_steps
 from hotloop.finetune.examples import read_dataset
+from hotloop.finetune.pretrained import check_model
 from hotloop.finetune.start import finetune
 from hotloop.train.work import HeldOut
 
@@ -67,6 +68,7 @@ def rehearse(
     warn: Callable[[str], None] = lambda message: None,
 ) -> Profile:
     """Raises whatever the whole job would raise, and `UsageError` for a `directory` that holds something else."""
+    check_model(settings.config.model.path)
     per_step = settings.config.sequences_per_step
     train: Callable[[Steps], Finetuned]
     if isinstance(settings.config, CausalConfig):

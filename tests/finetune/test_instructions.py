@@ -105,7 +105,8 @@ def test_a_chat_with_an_adapter_is_what_transformers_answers_and_ends_with_its_t
     run(job)
     prompt, out = asked()[0][0], tmp_path / "said.json"
     prompted = ["generate", str(tmp_path / "run"), "--prompt", prompt, "--temperature", "0"]
-    assert "with an adapter add `model.lora.merge=true`" in run(prompted, code=2)
+    run([*prompted, "--tokens", "60", "--json", str(out)])
+    (beside,) = json.loads(out.read_text())["texts"]
     run([*job, "model.lora.merge=true"])
     own = transformers.AutoTokenizer.from_pretrained(tmp_path / "run/model")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "llama")
@@ -116,6 +117,7 @@ def test_a_chat_with_an_adapter_is_what_transformers_answers_and_ends_with_its_t
     assert made[0, -1] == 2  # its turn ends, and nothing else says so
     run([*prompted, "--tokens", "60", "--json", str(out)])
     (said,) = json.loads(out.read_text())["texts"]
+    assert said == beside
     assert (said["text"], said["ended"]) == (own.decode(made[0, ids.shape[1] : -1]), "end_of_text")
 
 

@@ -1,39 +1,50 @@
-"""What a fine-tuned decoder says to a prompt: `hotloop generate` of such a run."""
+"""What a fine-tuned decoder says to prompts: `hotloop generate` of such a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from hotloop.core.causal_config import CausalConfig, CausalModel
+from hotloop.core.causal_config import CausalConfig, CausalModel, LoraConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
+from hotloop.finetune.adapters import check_lora
 from hotloop.finetune.causal_start import MERGED_DIRECTORY
 from hotloop.finetune.chats import read_sources
 from hotloop.finetune.conduct import MODEL_DIRECTORY
-from hotloop.finetune.decoder import load_decoder, load_vocabulary
+from hotloop.finetune.decoder import Vocabulary, load_decoder, load_vocabulary
 from hotloop.finetune.pretrained import Warn
 from hotloop.hardware.device import pick_device
+from hotloop.models.export import quiet
 from hotloop.models.sampling import choose
 from hotloop.train.trained import Text
+
+MOST_CACHE_BYTES = 1 << 29
+"""Keys and values of the prompts that are answered at a time; more prompts wait for them."""
+TOLERANCE = 1e-3
+"""Largest difference of a padded prompt's logits from its own, relative to the largest where that is above 1."""
 
 
 @torch.inference_mode()
 def write_answers(
     run: Path, texts: Sequence[Text], *, device: str, warn: Warn, num_tokens: int, **how: Any
 ) -> Iterator[None]:
-    """As `train.trained.write_texts`, a text after the other; how: temperature, top_k, top_p. The first `next` reads the model."""
+    """As `train.trained.write_texts`; how: temperature, top_k, top_p. The first `next` reads the model and the prompts."""
     config, place = load_settings(run / "config.yaml", kind=CausalConfig).config, pick_device(device, asked_by="--device")  # fmt: skip
     own = run / MERGED_DIRECTORY if (run / MERGED_DIRECTORY).is_dir() else run / MODEL_DIRECTORY
-    if not (own / "config.json").is_file():
-        do = "run the same `hotloop train` again, to its end; with an adapter add `model.lora.merge=true`"
-        raise UsageError("this run has no whole model", where=str(own), do=do)
-    vocabulary = load_vocabulary(str(own), warn)
+    if not own.is_dir():
+        do = "run the same `hotloop train` again, to its end"
+        raise UsageError("this run has no model yet", where=str(own), do=do)
+    model, vocabulary = _with_adapter(own, config.model.lora, place, warn) or _whole(own, place, warn)  # fmt: skip
+    model.eval()
     tokenizer, longest = vocabulary.tokenizer, vocabulary.longest or 1 << 30
-    model = load_decoder(CausalModel(path=str(own)), place, warn).model.eval().to(place)
     named = model.generation_config.eos_token_id
     stops = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
     try:
@@ -45,23 +56,125 @@ def write_answers(
         behind = tokenizer.apply_chat_template(said, tokenize=False).rpartition("ANSWER")[2]
         ids = tokenizer(behind.strip(), add_special_tokens=False)["input_ids"]
         stops |= {*ids[:1]} & {*tokenizer.get_added_vocab().values()}
-    yield
+    prompts = []
     for text in texts:
         said = [{"role": "user", "content": text.prompt}]
         words = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True) if chats else text.prompt  # fmt: skip
-        ids = tokenizer(words, add_special_tokens=not chats)["input_ids"] or [tokenizer.eos_token_id]  # fmt: skip
-        if len(ids) >= longest:
-            raise UsageError(f"a prompt has {len(ids)} tokens, and the model reads {longest}", do="shorten it")  # fmt: skip
-        draw, past = torch.Generator(place).manual_seed(text.seed), None
-        ended: Literal["end_of_text", "tokens"] = "tokens"
-        for _ in range(min(num_tokens, longest - len(ids))):
-            found = model(input_ids=torch.tensor([ids], device=place), past_key_values=past, use_cache=True)  # fmt: skip
-            past, ids = found.past_key_values, choose(found.logits[:, -1].float(), [draw], **how)
-            if ids[0] in stops:
-                ended = "end_of_text"
-                break
-            text.grow(tokenizer, ids[0])
+        prompts.append(tokenizer(words, add_special_tokens=not chats)["input_ids"] or [tokenizer.eos_token_id])  # fmt: skip
+    most = max(map(len, prompts))
+    if most >= longest:
+        raise UsageError(f"a prompt has {most} tokens, and the model reads {longest}", do="shorten it")  # fmt: skip
+    room = [min(num_tokens, longest - len(each)) for each in prompts]
+    together = max(1, MOST_CACHE_BYTES // _row_bytes(model.config, min(most + num_tokens, longest)))
+    if together > 1 and not _takes_padding(model, prompts):
+        warn(f"{type(model).__name__} answers one prompt after the other: padded it gives other logits")  # fmt: skip
+        together = 1
+    yield
+    for first in range(0, len(texts), together):
+        part = slice(first, first + together)
+        draws = [torch.Generator(place).manual_seed(text.seed) for text in texts[part]]
+
+        def chosen(logits: Tensor, rows: list[int], draws: list[Any] = draws) -> list[int]:
+            return choose(logits, [draws[row] for row in rows], **how)
+
+        for row, number in _continued(model, prompts[part], room[part], stops, chosen):
+            text = texts[first + row]
+            text.grow(tokenizer, number)
+            if number is None:
+                text.ended = "tokens" if text.tokens == room[first + row] else "end_of_text"
             yield
-        text.grow(tokenizer, None)
-        text.ended = ended
-        yield
+
+
+def _whole(own: Path, place: torch.device, warn: Warn) -> tuple[Any, Vocabulary]:
+    vocabulary = load_vocabulary(str(own), warn)
+    return load_decoder(CausalModel(path=str(own)), place, warn).model.to(place), vocabulary
+
+
+def _with_adapter(
+    own: Path, lora: LoraConfig, place: torch.device, warn: Warn
+) -> tuple[Any, Vocabulary] | None:
+    """The model that an adapter was trained beside, with it; `None` where `own` is no adapter."""
+    if not (own / "adapter_config.json").is_file():
+        return None
+    check_lora(lora, place)
+    import peft
+    import transformers
+
+    base = peft.PeftConfig.from_pretrained(str(own)).base_model_name_or_path
+    vocabulary = load_vocabulary(base, warn)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(own, local_files_only=True)
+    plain = CausalModel(path=base, lora=LoraConfig(quantize=lora.quantize))
+    model = load_decoder(plain, place, warn).model
+    if lora.quantize == "none":
+        model.to(place)
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = peft.PeftModel.from_pretrained(model, str(own)).get_base_model()
+    return adapted, replace(vocabulary, tokenizer=tokenizer)
+
+
+def _continued(
+    model: Any,
+    prompts: Sequence[list[int]],
+    room: Sequence[int],
+    stops: set[Any],
+    chosen: Callable[[Tensor, list[int]], list[int]],
+) -> Iterator[tuple[int, int | None]]:
+    """Up to `room` ids that follow each of `prompts`, as (row, id); (row, None) ends a row."""
+    rows, left, past = list(range(len(prompts))), list(room), None
+    ids, mask, positions = _padded(prompts, model.device)
+    while rows:
+        found = _read(model, ids, mask, positions, past_key_values=past, use_cache=True)
+        past, numbers = found.past_key_values, chosen(found.logits[:, -1].float(), rows)
+        kept = []
+        for at, (row, number) in enumerate(zip(rows, numbers, strict=True)):
+            if number not in stops:
+                left[row] -= 1
+                yield row, number
+            if number in stops or not left[row]:
+                yield row, None
+            else:
+                kept.append(at)
+        if len(kept) < len(rows) and kept:
+            at_rows = torch.tensor(kept, device=model.device)
+            past.batch_select_indices(at_rows)
+            mask, positions = mask[at_rows], positions[at_rows]
+        rows = [rows[at] for at in kept]
+        ids = torch.tensor([[numbers[at]] for at in kept], device=model.device)
+        mask, positions = torch.cat([mask, mask.new_ones(len(mask), 1)], 1), positions[:, -1:] + 1
+
+
+def _padded(prompts: Sequence[list[int]], device: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """ids, mask and positions (B, T): the padding stands before a prompt, where what follows needs no gap."""
+    widest = max(map(len, prompts))
+    empty = [widest - len(each) for each in prompts]
+    ids = [[each[0]] * num + each for num, each in zip(empty, prompts, strict=True)]
+    at = torch.arange(widest) - torch.tensor(empty)[:, None]
+    return torch.tensor(ids, device=device), (at >= 0).long().to(device), at.clamp(min=0).to(device)
+
+
+def _read(model: Any, ids: Tensor, mask: Tensor, positions: Tensor, **more: Any) -> Any:
+    """What the model returns, of the last place alone where it can."""
+    named = {"attention_mask": mask, "position_ids": positions, "logits_to_keep": 1}
+    known = inspect.signature(model.forward).parameters
+    return model(input_ids=ids, **{k: v for k, v in named.items() if k in known}, **more)
+
+
+def _takes_padding(model: Any, prompts: Sequence[list[int]]) -> bool:
+    """Whether the shortest prompt padded to the longest is what it is by itself."""
+    shortest, longest = min(prompts, key=len), max(prompts, key=len)
+    if len(shortest) == len(longest):
+        return True
+    alone, both = (
+        _read(model, *_padded(each, model.device), use_cache=False).logits[0, -1]
+        for each in ([shortest], [shortest, longest])
+    )
+    return float((both - alone).abs().max()) <= TOLERANCE * max(1.0, float(alone.abs().max()))
+
+
+def _row_bytes(config: Any, num_tokens: int) -> int:
+    """Keys and values of one row in fp32."""
+    own = config.get_text_config()
+    heads = getattr(own, "num_key_value_heads", None) or own.num_attention_heads
+    width = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
+    return int(8 * own.num_hidden_layers * heads * width * num_tokens)

@@ -76,7 +76,7 @@ def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], 
         raise UsageError(
             "this is an adapter of a decoder, which gives neither labels nor entities",
             where=str(directory),
-            do="read it with `peft.PeftModel.from_pretrained`, or run `hotloop train` again with `model.lora.merge=true`: then `hotloop generate RUN` answers",
+            do="`hotloop generate RUN` answers with it; `peft.PeftModel.from_pretrained` reads it",
         )
     check_directory(directory.expanduser())
     with loading(source := str(directory), warn) as (transformers, path, common):

@@ -1,0 +1,126 @@
+"""`hotloop generate` of a fine-tuned decoder: several prompts at a time give what each gives alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from decoders import TEMPLATE, asked, model_of, tokenizer
+
+from hotloop.core.errors import UsageError
+from hotloop.finetune import answers
+from hotloop.train.trained import Text
+
+KINDS = ["llama", "gpt2", "qwen2", "pythia", "mistral", "bloom", "gemma2"]
+LONG = "z" * 150
+"""A token each, nearly as many as the model reads: it ends before the others."""
+PROMPTS = ["a", LONG, *(prompt for prompt, _ in asked(4))]
+Sizes = list[int]
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
+    """How many rows each step has."""
+    found: Sizes = []
+    real = answers.choose
+
+    def counted(logits: torch.Tensor, draws: Any, **how: Any) -> list[int]:
+        found.append(len(logits))
+        return real(logits, draws, **how)
+
+    monkeypatch.setattr(answers, "choose", counted)
+    return found
+
+
+def run_of(kind: str, place: Path, template: str | None = None) -> Path:
+    """A run whose model has so large weights that a wrong position changes what it says."""
+    model, own = model_of(kind), tokenizer()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(8 if weight.dim() > 1 else 1)
+    model.save_pretrained(place / "model")
+    own.chat_template = template
+    own.save_pretrained(place / "model")
+    config = "task: instructions\ndata: {file: gone.jsonl}\nmodel: {path: base}\n"
+    (place / "config.yaml").write_text(config)
+    return place
+
+
+def said(run: Path, prompts: list[str], *, seed: int = 0, **how: Any) -> list[tuple[Any, ...]]:
+    texts = [Text(prompt, seed + number) for number, prompt in enumerate(prompts)]
+    settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "num_tokens": 24, **how}
+    notes: list[str] = []
+    for _ in answers.write_answers(run, texts, device="cpu", warn=notes.append, **settings):
+        pass
+    return [(each.text, each.tokens, each.ended) for each in texts] + [tuple(notes)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_prompts_are_answered_as_each_alone(
+    kind: str, tmp_path: Path, sizes: Sizes
+) -> None:
+    run = run_of(kind, tmp_path)
+    together = said(run, PROMPTS)
+    assert together[-1] == ()
+    assert max(sizes) == len(PROMPTS)
+    if kind != "bloom":  # which has no last position
+        assert len(set(sizes)) > 1  # a row that has ended takes part no longer
+        assert together[1][1:] == (160 - len(tokenizer()(LONG)["input_ids"]), "tokens")
+    alone = [said(run, [prompt])[0] for prompt in PROMPTS]
+    assert together[:-1] == alone
+    drawn = {"temperature": 1.5, "top_k": 40, "top_p": 0.9}
+    together = said(run, PROMPTS, seed=5, **drawn)
+    alone = [said(run, [prompt], seed=5 + n, **drawn)[0] for n, prompt in enumerate(PROMPTS)]
+    assert together[:-1] == alone
+
+
+def test_prompts_of_a_chat_are_answered_together_and_end_with_their_turn(
+    tmp_path: Path, sizes: Sizes
+) -> None:
+    run = run_of("llama", tmp_path, TEMPLATE)
+    drawn = {"temperature": 100.0, "num_tokens": 60}  # so that every token is about as likely
+    prompts = 3 * PROMPTS[2:]
+    together = said(run, prompts, seed=3, **drawn)
+    assert max(sizes) == 12
+    assert "end_of_text" in [each[2] for each in together[:-1]]
+    assert together[:-1] == [said(run, [p], seed=3 + n, **drawn)[0] for n, p in enumerate(prompts)]
+
+
+def test_as_many_are_answered_at_a_time_as_memory_holds(
+    tmp_path: Path, sizes: Sizes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of("llama", tmp_path)
+    together = said(run, PROMPTS)
+    sizes.clear()
+    monkeypatch.setattr(answers, "MOST_CACHE_BYTES", 2 * 2 * 2 * 2 * 8 * 4 * 170)
+    assert said(run, PROMPTS) == together
+    assert max(sizes) == 2
+
+
+def test_a_model_that_padding_changes_answers_one_prompt_after_the_other_and_says_so(
+    tmp_path: Path, sizes: Sizes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of("gpt2", tmp_path)
+    alone = [said(run, [prompt])[0] for prompt in PROMPTS]
+    real: Callable[..., Any] = transformers.GPT2LMHeadModel.forward
+
+    def forward(self, input_ids, past_key_values=None, use_cache=None, **rest):  # type: ignore[no-untyped-def]
+        return real(self, input_ids, past_key_values=past_key_values, use_cache=use_cache)
+
+    monkeypatch.setattr(transformers.GPT2LMHeadModel, "forward", forward)
+    sizes.clear()
+    together = said(run, PROMPTS)
+    assert together[:-1] == alone
+    assert max(sizes) == 1
+    assert "GPT2LMHeadModel answers one prompt after the other" in together[-1][0]
+
+
+def test_a_prompt_that_is_too_long_is_told_before_any_is_answered(
+    tmp_path: Path, sizes: Sizes
+) -> None:
+    run = run_of("llama", tmp_path)
+    with pytest.raises(UsageError, match="tokens, and the model reads 160"):
+        said(run, ["a", 3 * LONG])
+    assert not sizes

@@ -336,9 +336,8 @@ def test_4bit_without_its_package_is_one_clear_error(
     try:
         import bitsandbytes  # noqa: F401
     except ImportError:
-        assert run_here([*words, "--out", str(tmp_path / "run")]) == (2 if DEVICE == "cuda" else 4)
-        wanted = "pip install bitsandbytes" if DEVICE == "cuda" else "needs a GPU"
-        assert wanted in "".join(capfd.readouterr())
+        assert run_here([*words, "--out", str(tmp_path / "run")]) == 2
+        assert "pip install bitsandbytes" in "".join(capfd.readouterr())
     else:
         found = losses(words, tmp_path / "run")
         assert found[-1] < found[0]

@@ -13,27 +13,21 @@ import numpy as np
 import torch
 
 from hotloop.core.causal_config import LoraConfig
-from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.errors import UsageError
 from hotloop.models.export import TOLERANCE, ExportDiffers, appearing_whole, quiet
+from hotloop.optimizations.precision.autocast import DTYPES
 
 MERGED_TOLERANCE = 1e-4
 """The same as `TOLERANCE`, where the adapter is added to the weights before and not after their product."""
 
 
-def check_lora(config: LoraConfig, device: torch.device) -> None:
-    """Raises `UsageError` for what is not installed, `EnvironmentFailed` for what this machine has not."""
-    if not config.rank:
-        return
-    _check_installed("peft", "model.lora.rank", "pip install 'hotloop[lora]'")
-    if config.quantize == "none":
-        return
-    if device.type != "cuda":
-        raise EnvironmentFailed(
-            "`model.lora.quantize: 4bit` needs a GPU, and this run is on the CPU",
-            where="model.lora.quantize",
-            do="leave it out: `model.lora.rank` alone trains an adapter here, too",
-        )
-    _check_installed("bitsandbytes", "model.lora.quantize", "pip install bitsandbytes")
+def check_lora(config: LoraConfig) -> None:
+    """Raises `UsageError` for what is not installed."""
+    if config.rank:
+        _check_installed("peft", "model.lora.rank", "pip install 'hotloop[lora]'")
+    if config.quantize != "none":
+        for package in ("bitsandbytes", "accelerate"):
+            _check_installed(package, "model.lora.quantize", f"pip install {package}")
 
 
 def _check_installed(package: str, key: str, do: str) -> None:
@@ -41,8 +35,8 @@ def _check_installed(package: str, key: str, do: str) -> None:
         raise UsageError(f"`{key}` needs {package}, which is not installed", where=key, do=do)
 
 
-def quantization(config: LoraConfig, device: torch.device) -> dict[str, Any]:
-    """Arguments for `from_pretrained`: the settings of the QLoRA paper. Not yet run on a GPU."""
+def quantization(config: LoraConfig, device: torch.device, precision: str) -> dict[str, Any]:
+    """Arguments for `from_pretrained`: the settings of the QLoRA paper, products in the precision of the run. Not yet run on a GPU."""
     if config.quantize == "none":
         return {}
     import transformers
@@ -51,9 +45,20 @@ def quantization(config: LoraConfig, device: torch.device) -> dict[str, Any]:
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
+        bnb_4bit_compute_dtype=DTYPES.get(precision, torch.float32),
     )
     return {"quantization_config": wanted, "device_map": {"": device}}
+
+
+def keep_gradients(model: Any) -> None:
+    """Have quantized layers stay as they are trained.
+
+    On a CPU with AVX512-BF16 bitsandbytes packs their weights for inference in the first evaluation, and keeps them so: a training
+    that goes on has no gradient through them.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def add_adapter(model: Any, config: LoraConfig, path: str) -> Any:
@@ -96,8 +101,13 @@ def export_adapter(
     directory: Path,
     tokens: Sequence[np.ndarray],
     merged: Path,
+    *,
+    precision: str,
 ) -> None:
-    """Write `directory`, whole or not at all, and check that it gives `tokens` the same logits; so `merged`, where asked for."""
+    """Write `directory`, whole or not at all, and check that it gives `tokens` the same logits; so `merged`, where asked for.
+
+    Not checked on a GPU where it is quantized: it may have no room for a second model.
+    """
     import peft
     import transformers
 
@@ -107,6 +117,7 @@ def export_adapter(
     inputs, wanted = [torch.from_numpy(each.astype(np.int64))[None] for each in tokens], []
     if config.quantize == "none":
         model.cpu()  # as `export`: a GPU's own arithmetic may be coarser than what is allowed here
+    if config.quantize == "none" or device.type == "cpu":
         wanted = [model(input_ids=ids).logits for ids in inputs]
     base = adapter.peft_config["default"].base_model_name_or_path
     source = {"local_files_only": True, "dtype": torch.float32}  # of a name it is in the cache now
@@ -117,9 +128,12 @@ def export_adapter(
             with appearing_whole(directory) as written:
                 adapter.save_pretrained(written)
                 tokenizer.save_pretrained(written)
-                if config.quantize != "none":  # what is read back unquantized is another model
+                if not wanted:
                     return
-                theirs = transformers.AutoModelForCausalLM.from_pretrained(base, **source)
+                theirs = transformers.AutoModelForCausalLM.from_pretrained(
+                    base, **source, **quantization(config, device, precision)
+                )
+                keep_gradients(theirs)
                 theirs = peft.PeftModel.from_pretrained(theirs, str(written), torch_device="cpu").eval()  # fmt: skip
                 compare(theirs, inputs, wanted, directory, TOLERANCE)
             if not config.merge:

@@ -96,7 +96,7 @@ def _with_adapter(
     """The model that an adapter was trained beside, with it; `None` where `own` is no adapter."""
     if not (own / "adapter_config.json").is_file():
         return None
-    check_lora(lora, place)
+    check_lora(lora)
     import peft
     import transformers
 

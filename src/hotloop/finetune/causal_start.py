@@ -72,10 +72,8 @@ class CausalExamples:
 def read_examples(
     settings: Settings[CausalConfig], sources: Sources, warn: Warn
 ) -> tuple[Settings[CausalConfig], CausalExamples]:
-    """With `model.max_tokens` resolved. Raises `UsageError`, also for what the device cannot train."""
-    check_lora(
-        settings.config.model.lora, pick_device(settings.config.train.device, Rendezvous().ranks)
-    )
+    """With `model.max_tokens` resolved. Raises `UsageError`."""
+    check_lora(settings.config.model.lora)
     vocabulary = load_vocabulary(settings.config.model.path, warn)
     longest = longest_example(settings.config.model, vocabulary)
     settings = settings.with_values(
@@ -95,7 +93,7 @@ def finetune_decoder(
     train, held_out = examples.train, examples.held_out
 
     def prepare(config: CausalConfig) -> Prepared:
-        decoder = load_decoder(config.model, device, steps.warn)
+        decoder = load_decoder(config.model, device, steps.warn, precision=config.train.precision)
         check_ids([each.ids for each in (*train, *held_out)], decoder.model, config.model.path)
         few = _few(train)
         shortest = min(few, key=lambda each: len(each.ids))
@@ -172,7 +170,7 @@ def _keep(
     if decoder.adapter is None:
         export(decoder.model, tokenizer, place, tokens, auto="AutoModelForCausalLM")
     else:
-        export_adapter(decoder.adapter, lora, tokenizer, place, tokens, merged)
+        export_adapter(decoder.adapter, lora, tokenizer, place, tokens, merged, precision=work.config.train.precision)  # fmt: skip
     told = None
     if (newest := evaluated.chosen) is not None:
         assert newest.metrics is not None

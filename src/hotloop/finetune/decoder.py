@@ -10,7 +10,7 @@ import torch
 
 from hotloop.core.causal_config import CausalModel
 from hotloop.core.errors import UsageError
-from hotloop.finetune.adapters import add_adapter, quantization
+from hotloop.finetune.adapters import add_adapter, keep_gradients, quantization
 from hotloop.finetune.encoder import weights_fingerprint
 from hotloop.finetune.pretrained import Warn, check_length, loading, tokenizer_json
 
@@ -49,14 +49,16 @@ def longest_example(config: CausalModel, vocabulary: Vocabulary) -> int:
 @dataclass(frozen=True, slots=True)
 class LoadedDecoder:
     model: Any
-    """An `AutoModelForCausalLM` in fp32 on the CPU, with the adapter in it."""
+    """An `AutoModelForCausalLM` in fp32 on the CPU, or quantized on its device, with the adapter in it."""
     adapter: Any | None
     """What peft saves the adapter with; `None` without one."""
     fingerprint: str
 
 
-def load_decoder(config: CausalModel, device: torch.device, warn: Warn) -> LoadedDecoder:
-    """Draws from torch's generator. Raises `UsageError`."""
+def load_decoder(
+    config: CausalModel, device: torch.device, warn: Warn, *, precision: str = "fp32"
+) -> LoadedDecoder:
+    """precision: of products with quantized weights. Draws from torch's generator. Raises `UsageError`."""
     with loading(config.path, lambda note: None) as (transformers, source, common):
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             source,
@@ -64,17 +66,16 @@ def load_decoder(config: CausalModel, device: torch.device, warn: Warn) -> Loade
             dtype=torch.float32,
             output_loading_info=True,
             **common,
-            **quantization(config.lora, device),
+            **quantization(config.lora, device, precision),
         )
+    keep_gradients(model)
     if new := sorted(str(each) for each in report["missing_keys"]):
         warn(f"new, with random weights: {', '.join(new[:5])}{', ...' if len(new) > 5 else ''}")
-    fingerprint, adapter = "", None
+    adapter = None
     if config.lora.rank:
         adapter = add_adapter(model, config.lora, config.path)
         model = adapter.get_base_model()
-    if config.lora.quantize == "none":
-        fingerprint = weights_fingerprint(model, b"")
-    return LoadedDecoder(model, adapter, fingerprint)
+    return LoadedDecoder(model, adapter, weights_fingerprint(model, b""))
 
 
 @torch.no_grad()

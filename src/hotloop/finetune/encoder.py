@@ -92,7 +92,7 @@ def weights_fingerprint(model: nn.Module, tokenizer: bytes) -> str:
     digest = hashlib.sha256(tokenizer)
     for name, weight in model.named_parameters():
         digest.update(name.encode())
-        digest.update(weight.detach().contiguous().view(torch.uint8).numpy().data)
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

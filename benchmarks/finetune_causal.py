@@ -32,6 +32,8 @@ import finetune_speed
 
 BATCH, RATE, MAX_TOKENS, VOCABULARY = 8, 1e-3, 512, 8192
 ARMS = ("hotloop", "hotloop-bf16", "trainer", "trainer-bf16-grouped")
+COMPILED = ("hotloop-compiled", "hotloop-bf16-compiled")
+"""Compiled before the first step, which is not counted."""
 
 
 def make(directory: Path, num: int, kind: str) -> None:
@@ -148,7 +150,8 @@ def by_hotloop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> floa
     words += [f"data.held_out={place / 'held-out.jsonl'}", f"train.epochs={epochs}"]
     words += [f"data.seed={seed}", f"train.seed={seed}"]
     words += [f"train.microbatch={BATCH}", f"optimizer.learning_rate={RATE}"]
-    words += [f"train.precision={'bf16' if arm.endswith('bf16') else 'fp32'}"]
+    words += [f"train.precision={'bf16' if 'bf16' in arm else 'fp32'}"]
+    words += [f"train.compile={str(arm in COMPILED).lower()}"]
     words += [f"model.max_tokens={MAX_TOKENS}", "eval.every_steps=100000"]
     words += ["checkpoint.every_steps=0", "logging.tensorboard=false", "train.num_threads=1"]
     if run([*words, "--out", str(out)]):
@@ -224,7 +227,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--examples", type=int, default=320)
     parser.add_argument("--kind", choices=("llama", "gpt2"), default="llama")
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=(*ARMS, *COMPILED))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in given.arms}

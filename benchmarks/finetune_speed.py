@@ -7,7 +7,7 @@ Pieces of the Python standard library, of 4 to 128 tokens (log-normal, about 25 
 package that they are from; with `--entities` keywords, names (dotted ones are one) and numbers are found in them. All arms start from the same random BERT (`SIZES`; its vocabulary is of the whole standard
 library), take the same number of examples per step (8, Trainer's default), and run in fresh processes, interleaved.
 Trainer needs `accelerate`. Timed is the training alone, without loading, evaluations and saves; `late` is its second
-half, when all is compiled. `--cpu-seconds` counts CPU seconds of one thread in place of time, for a machine that
+half, when all is compiled (`hotloop-bf16-compiled` is compiled before its first step, which is not counted). `--cpu-seconds` counts CPU seconds of one thread in place of time, for a machine that
 others use. On a GPU, where there is one, all arms train there, and the clock is read when it has done its work. `--few` is 25 examples against a plain loop of batch 1 that tokenizes in `__getitem__`.
 """
 
@@ -252,7 +252,8 @@ def by_hotloop(
     words += [f"train.seed={seed}", f"data.seed={seed}"]
     words += [f"train.microbatch={1 if few else BATCH}", f"optimizer.learning_rate={RATE}"]
     words += ["schedule.name=constant", "train.clip_norm=null"] if few else []
-    words += [f"train.precision={'bf16' if arm.endswith('bf16') else 'fp32'}"]
+    words += [f"train.precision={'bf16' if 'bf16' in arm else 'fp32'}"]
+    words += [f"train.compile={str(arm.endswith('compiled')).lower()}"]
     words += [f"model.max_tokens={MAX_TOKENS}", "eval.every_steps=100000"]
     words += [
         "checkpoint.every_steps=0",

@@ -228,7 +228,7 @@ def test_settings_that_do_not_fit_are_one_clear_error(
     assert "leaves nothing of `train.steps` 42" in run(
         [*job, "schedule.warmup_steps=50", *out], code=2
     )
-    assert "train.compile" in run([*job, "train.compile=true", *out], code=2)
+    assert "train.compile" in run([*job, "train.compile=blocks", *out], code=2)
     assert "unknown key `data.source`" in run([*job, "data.source=x", *out], code=2)
     assert "missing argument 'CONFIG'" in run(["train"], code=2)
 

@@ -292,6 +292,11 @@ class LoopConfig(Section):
         """The step (from 0) whose rate is `schedule.final_fraction` of the highest: the last one."""
         return self.train.steps - 1
 
+    @property
+    def may_compile(self) -> bool:
+        """False where no compiler has to be looked for."""
+        return self.train.compile is not False
+
     def flat(self) -> dict[str, Any]:
         """`{"train.steps": 1000, ...}` for every setting."""
         return dict(_flatten(self.model_dump(mode="json"), ""))

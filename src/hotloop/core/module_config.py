@@ -30,6 +30,8 @@ class ModuleOptimizer(FinetuneOptimizer):
 class ModuleTrain(FinetuneTrain):
     microbatch: Positive = 32
     """Examples in one forward and backward. The last step of an epoch takes what is left."""
+    compile: Literal[False] = False
+    """Not yet: compile the module before it is given."""
     class_weights: None = None
     """No effect here: the loss is given."""
 

@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import first_line
+from hotloop.finetune.compiled_attention import layers_of
 from hotloop.finetune.packed_attention import packed_attention
 from hotloop.finetune.sequences import Example
 from hotloop.finetune.tokens import padded_rows
@@ -63,6 +65,10 @@ class CausalLearner(nn.Module):
             found = self.model(input_ids=ids, position_ids=positions, use_cache=False, **selects).logits  # fmt: skip
         picked: Tensor = found[0] if self._selects else found[0, where]
         return picked
+
+    def layers_to_compile(self) -> list[nn.Module]:
+        base: Any = self.model.base_model
+        return layers_of(base) if self.packed else []
 
     def arranged(self, examples: Sequence[Example]) -> Inputs:
         """Arguments of `forward`: the targets, then what `logits` takes."""

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.core.errors import first_line
-from hotloop.finetune.encoder_layer import fuse_layers
+from hotloop.finetune.compiled_attention import layers_of
+from hotloop.finetune.encoder_layer import as_written, fuse_layers, is_fused
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
 from hotloop.finetune.packing import ATTENTION, Layout, attention, packed
@@ -49,9 +50,9 @@ class Classifier(nn.Module):
         base: Any = model.base_model
         self._offset = _first_position(base)
         self._heads = int(getattr(base.config, "num_attention_heads", 1))
-        stacks = [each for each in base.modules() if isinstance(each, nn.ModuleList) and len(each)]
-        self._last = stacks[0][-1] if stacks and head.reads == "first" else None
-        fuse_layers(stacks[0] if stacks else ())
+        self._layers, self._is_compiled = layers_of(base), False
+        self._last = self._layers[-1] if self._layers and head.reads == "first" else None
+        fuse_layers(self._layers)
         self.hook = base.register_forward_hook(self._to_first_tokens)
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -72,7 +73,8 @@ class Classifier(nn.Module):
         ids, positions, where, starts, there, back, *masks = inputs
         base: Any = self.model.base_model
         before = base.config._attn_implementation
-        self._layout = Layout(starts, there, back, masks, ids.shape[1], self._last)
+        layout = Layout(starts, there, back, masks, ids.shape[1], self._last)
+        self._layout = layout.with_tensors() if self._is_compiled else layout
         base.config._attn_implementation = ATTENTION
         try:
             output = self.model(
@@ -83,6 +85,16 @@ class Classifier(nn.Module):
             base.config._attn_implementation = before
         found = _read(output, self.head, where)
         return found if len(found) > 1 else found[0]
+
+    def layers_to_compile(self) -> list[nn.Module]:
+        """As transformers has them. On a CPU without the last one where it computes first tokens alone, which saves more."""
+        on_cpu = next(self.model.parameters()).device.type == "cpu"
+        left_out = self._last if on_cpu and is_fused(self._last) else None
+        found = [each for each in self._layers if self.packed and each is not left_out]
+        for layer in found:
+            as_written(layer)
+        self._is_compiled = bool(found)
+        return found
 
     def _to_first_tokens(self, base: Any, arguments: object, output: Any) -> Any:
         """A forward hook of the encoder: its output as that of one token per example."""

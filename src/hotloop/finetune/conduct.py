@@ -24,7 +24,9 @@ from hotloop.core.finetune_config import FinetuneLoop
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TASK_FILE, TaskScores
+from hotloop.finetune.compiled_attention import compile_now
 from hotloop.finetune.work import steps_per_epoch
+from hotloop.optimizations.compiling.trainer import parts_uncompiled
 from hotloop.report.numbers import counted
 from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.interruption import StopRequest
@@ -117,6 +119,8 @@ def conduct_finetuning(
         torch.manual_seed(config.train.seed)  # dropout does not depend on which weights were drawn
         model = found.model.to(device)
         run = assemble(config, directory, device, model, found.work, alone.group(device, config))
+        if config.train.compile:
+            steps.warn(compile_now(run))
         run.metric = config.eval.metric
         run.enough = partial(_is_enough, run, config.eval.patience)
         if uploader is not None:
@@ -145,7 +149,8 @@ def conduct_finetuning(
             return Finetuned(training, None, None)
         evaluated = _chosen(run, config, training)
         averaged = run.average is not None and run.average.num_updates > 0
-        with run.average.in_place() if run.average is not None and averaged else nullcontext():
+        whole = run.average.in_place() if run.average is not None and averaged else nullcontext()
+        with whole, parts_uncompiled(run.model, config.train.compile):
             kept = found.keep(run, evaluated)
         if kept.scores is not None:
             write_json(directory / TASK_FILE, kept.scores)

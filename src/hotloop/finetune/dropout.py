@@ -14,6 +14,9 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """As `F.dropout` in training, with `p` to the next 1/65536. Draws from torch's generator."""
     if x.device.type != "cpu":
         return F.dropout(x, p)
+    if torch.compiler.is_compiling():
+        units: Tensor = torch.ops.hotloop.kept_units(x.detach(), p)
+        return x * units
     return x * kept_units(x.shape, p, x.dtype)
 
 

@@ -56,6 +56,15 @@ def fuse_layers(stack: Iterable[Any]) -> None:
             layer.forward = MethodType(_forward, layer)
 
 
+def is_fused(layer: object) -> bool:
+    return layer is not None and "forward" in vars(layer)
+
+
+def as_written(layer: nn.Module) -> None:
+    """In place, as its class has it."""
+    vars(layer).pop("forward", None)
+
+
 def _forward(layer: Any, hidden: Tensor, *others: Any, layout: Layout | None = None, **named: Any) -> Any:  # fmt: skip
     if layout is None or hidden.device.type != "cpu":
         named |= {} if layout is None else {"layout": layout}

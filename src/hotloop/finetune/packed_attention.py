@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -33,16 +33,16 @@ class Row:
     """int64 (examples), on the device."""
     longest: int
     """Tokens that none of them exceeds."""
+    bounds: Tensor = field(init=False)
+    """int32 (examples + 1): where each begins, and the end."""
+
+    def __post_init__(self) -> None:
+        self.bounds = F.pad(self.lengths.cumsum(0), (1, 0)).to(torch.int32)
 
     @cached_property
     def each(self) -> list[int]:
         """The same numbers. On a GPU this waits for all that it was given to do before."""
         return list(self.lengths.tolist())
-
-    @cached_property
-    def bounds(self) -> Tensor:
-        """int32 (examples + 1): where each begins, and the end."""
-        return F.pad(self.lengths.cumsum(0), (1, 0)).to(torch.int32)
 
 
 _rows: list[Row] = []
@@ -83,32 +83,50 @@ def attend(
         raise ValueError("it brings a mask of its own")
     if asked := [name for name in UNKNOWN if named.get(name) is not None]:
         raise ValueError(f"its attention has `{asked[0]}`")
-    row, groups, device = _rows[-1], query.shape[1] // key.shape[1], query.device.type
+    row, device = _rows[-1], query.device.type
+    # what autocast makes of them: behind rotary positions in fp32 they are of several types
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    query, key, value = query.to(kind), key.to(kind), value.to(kind)
+    if torch.compiler.is_compiling():
+        given = query, key, value, [row.bounds], row.longest, dropout, scaling, sliding_window
+        return torch.ops.hotloop.attention(*given)[0], None
+    return along(row, query, key, value, dropout, scaling, sliding_window), None
+
+
+def along(
+    row: Row,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    scaling: float | None,
+    window: int | None,
+) -> Tensor:
+    """The same, of tensors of one type."""
+    groups = query.shape[1] // key.shape[1]
     if groups > 1:
         # Faster on a CPU than the kernel for grouped heads, which writes the product out; on a GPU torch 2.11 has none.
         key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
-    # what autocast makes of them: behind rotary positions in fp32 they are of several types
-    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-    if not dropout and has_varlen(query, kind):
+    if not dropout and has_varlen(query):
         from torch.nn.attention.varlen import varlen_attn
 
-        window = (-1 if sliding_window is None else sliding_window - 1, 0)
-        q, k, v = (each[0].transpose(0, 1).to(kind) for each in (query, key, value))
+        sides = (-1 if window is None else window - 1, 0)
+        q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
         bounds, longest = row.bounds, row.longest
-        found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=window)  # fmt: skip
+        found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=sides)  # fmt: skip
         assert isinstance(found, Tensor)
-        return found[None], None
+        return found[None]
     # Split and not sliced: the backward of a slice writes a gradient of the whole row.
     parts = [torch.split(each, row.each, dim=2) for each in (query, key, value)]
-    with nullcontext() if device == "cpu" else sdpa_kernel(WITHOUT_CUDNN):
-        outputs = [_alone(q, k, v, dropout, scaling, sliding_window) for q, k, v in zip(*parts, strict=True)]  # fmt: skip
-    return torch.cat([each.transpose(1, 2) for each in outputs], dim=1), None
+    with sdpa_kernel(WITHOUT_CUDNN) if query.is_cuda else nullcontext():
+        outputs = [_alone(q, k, v, dropout, scaling, window) for q, k, v in zip(*parts, strict=True)]  # fmt: skip
+    return torch.cat([each.transpose(1, 2) for each in outputs], dim=1)
 
 
-def has_varlen(query: Tensor, kind: torch.dtype) -> bool:
-    """Whether torch's kernel of variable lengths computes such heads in that type."""
+def has_varlen(query: Tensor) -> bool:
+    """Whether torch's kernel of variable lengths computes such heads in their type."""
     size = query.shape[3]
-    fits = kind in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256
+    fits = query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256
     return query.is_cuda and fits and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 

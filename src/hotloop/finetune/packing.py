@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,24 @@ class Layout:
     num_tokens: int
     last: object = None
     """The layer that computes first tokens alone, where no others are read from there on."""
+    tensors: Sequence[Tensor] = ()
+    """For compiled layers: `there`, `back`, all masks in one, and the shape of each, so many of them whatever the groups."""
+
+    def with_tensors(self) -> Layout:
+        shapes = torch.zeros(len(WIDTHS) + 1, 2, dtype=torch.int64)  # on the CPU, where they are read
+        for number, mask in enumerate(self.masks):
+            shapes[number, 0], shapes[number, 1] = len(mask), mask.shape[2]
+        mask = torch.cat([each.flatten() for each in self.masks])
+        return replace(self, tensors=[self.there, self.back, mask, shapes])
+
+    @staticmethod
+    def of_tensors(tensors: Sequence[Tensor], num_tokens: int) -> Layout:
+        """What attention needs of the one that had these."""
+        there, back, mask, shapes = tensors
+        sizes = [(num, width) for num, width in shapes.tolist() if num]
+        parts = mask.split([num * width for num, width in sizes])  # type: ignore[no-untyped-call]
+        masks = [part.view(num, 1, width) for part, (num, width) in zip(parts, sizes, strict=True)]
+        return Layout(there[:0], there, back, masks, num_tokens)
 
     def back_of_one(self) -> Tensor:
         """`back` for what has one row per token and head, as the queries."""
@@ -115,6 +133,9 @@ def attention(
     **others: object,
 ) -> tuple[Tensor, None]:
     """As transformers calls it: (1, heads, T, width of a head) to (1, T, heads, width of a head)."""
+    if torch.compiler.is_compiling():
+        given = query, key, value, layout.tensors, 0, dropout, scaling, None
+        return torch.ops.hotloop.attention(*given)[0], None
     _, heads, num, size = query.shape
     kind, on_cpu = query.dtype, query.device.type == "cpu"
     rows = torch.stack([each[0].transpose(0, 1) for each in (query, key, value)], 1)

@@ -15,6 +15,7 @@ from hotloop.core.finetune_config import FinetuneConfig, FinetuneLoop
 from hotloop.finetune.classifier import Classifier, in_fp32
 from hotloop.finetune.tokens import Tokens
 from hotloop.finetune.vocabulary import UsedRows
+from hotloop.optimizations.compiling.trainer import parts_uncompiled
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.report.numbers import counted
 from hotloop.train.batches import Inputs, StepData, to_device
@@ -120,11 +121,12 @@ def held_out_parts(
 ) -> Iterator[Sequence[E]]:
     """`size` examples at a time, with the model evaluating. Raises `EvaluationCut`, on all ranks."""
     model.eval()
-    for begin in range(0, len(order), size):
-        run.watchdog.passed()
-        if stop.asked:
-            break
-        yield order[begin : begin + size]
+    with parts_uncompiled(run.model, run.config.train.compile):
+        for begin in range(0, len(order), size):
+            run.watchdog.passed()
+            if stop.asked:
+                break
+            yield order[begin : begin + size]
     model.train()
     if run.group.summed(torch.tensor(int(stop.asked))) > 0:
         raise EvaluationCut

@@ -16,6 +16,7 @@ from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.files import SESSIONS_FILE
+from hotloop.core.finetune_config import FinetuneLoop
 from hotloop.core.judgement import (
     DIAGNOSIS_FILE,
     MODEL_FILE,
@@ -258,14 +259,15 @@ def _diagnosis(
 
 
 def _unavailable(settings: Settings[Any] | None) -> list[str]:
-    """Optimizations whose key this kind of config fixes to one value, as fine-tuning does `train.compile`."""
+    """Optimizations whose key this kind of config fixes to one value, and compiling a fine-tuning, which was not seen to pay."""
     found: list[str] = []
     if settings is None:
         return found
     for name, each in CONFIGURED.items():
         section, _, key = each.key.partition(".")
         annotation = type(getattr(settings.config, section)).model_fields[key].annotation
-        if get_origin(annotation) is Literal and len(get_args(annotation)) == 1:
+        fixed = get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+        if fixed or (name == "compile" and isinstance(settings.config, FinetuneLoop)):
             found.append(name)
     return found
 

@@ -122,7 +122,7 @@ class Run:
     def uncompiled(self, *inputs: Tensor) -> Tensor:
         """The loss of a microbatch by the model as it is written, in the precision of the run."""
         precision, compiled = self.config.train.precision, self.config.train.compile
-        with autocast(self.device.type, precision), parts_uncompiled(compiled):
+        with autocast(self.device.type, precision), parts_uncompiled(self.model, compiled):
             loss: Tensor = self.model.forward(
                 *inputs
             )  # .forward: not what the whole model compiles to
@@ -251,7 +251,6 @@ def assemble(
     if not group.ranks.is_first:  # as seeded above, every process would drop the same units
         torch.manual_seed(seed_of(config.train.seed, 0, group.ranks.rank))
     if config.train.compile:
-        assert isinstance(model, Decoder), "no other is compiled yet"
         keep_within(memory_budget(config.train.activation_checkpointing))
         compile_model(model, config.train.compile)
     run.replica = group.replicate(model)

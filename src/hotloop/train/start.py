@@ -265,8 +265,8 @@ def resolved(
     settings: Settings[C], device: torch.device, ranks: Ranks, warn: Callable[[str], None]
 ) -> tuple[Settings[C], tuple[str, ...]]:
     """Settings without `auto`, and the notes on them that `warn` was given. Raises `UsageError` for what cannot be trained here."""
-    compiles = settings.config.train.compile is not False
-    settings, notes = resolve(settings, read_machine(device, ranks, compiles=compiles))
+    machine = read_machine(device, ranks, compiles=settings.config.may_compile)
+    settings, notes = resolve(settings, machine)
     refuse_uneven(settings, ranks)
     if settings.config.train.gradient_compression != "none" and ranks.num_ranks == 1:
         notes += ("train.gradient_compression has no effect: one process sends nothing",)

@@ -7,6 +7,9 @@ hotloop's own trainer can compile a block for all layers, as torchtitan does (to
 or in another of torch's modes. Two of these replay CUDA graphs, whose results lie where those of the last replay
 did: the gradients of a microbatch would be written over by the next one's (torch 2.13 ends with an error that says
 so, in `format_dealloc_msg` of `_inductor/cudagraph_trees.py`; wrong gradients have been reported of earlier ones).
+
+A fine-tuning, whose steps have rows of other lengths each, compiles each layer once for all lengths; attention is one operation
+of it (`finetune/compiled_attention.py`).
 """
 
 from __future__ import annotations
@@ -20,10 +23,16 @@ from hotloop.optimizations.optimization import Choice, Optimization, leaving, li
 from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
 
 BLOCKS = "blocks"
+WHY_NO_FINETUNING = {
+    "cpu": "the layers of a fine-tuning took as long compiled as hotloop's own do on a CPU",
+    "cuda": "no fine-tuning was compiled on a GPU yet",
+}
 AUTOTUNE, WITH_GRAPHS = "max-autotune-no-cudagraphs", ("max-autotune", "reduce-overhead")
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
+    if "task" in config:
+        return Choice(False, WHY_NO_FINETUNING[machine.device_type])
     if machine.why_no_compile is not None:
         return Choice(False, machine.why_no_compile)
     return Choice(True, "the compiler has what it needs here")

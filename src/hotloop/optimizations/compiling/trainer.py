@@ -8,22 +8,34 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+import torch.fx.experimental._config as symbolic_shapes
+from torch import nn
 
 from hotloop.models.decoder import Decoder
 from hotloop.optimizations.compiling import BLOCKS
 
 
-def compile_model(model: Decoder, how: bool | str, *, backend: str = "inductor") -> None:
-    """Compile in place, as `train.compile` says: the type and the names of the weights stay what they were."""
+def compile_model(model: nn.Module, how: bool | str, *, backend: str = "inductor") -> None:
+    """Compile in place, as `train.compile` says: the type and the names of the weights stay what they were.
+
+    A model with `layers_to_compile` has rows of another length in each step, and each of these layers is compiled for all lengths.
+    """
     _add_up_embeddings_in_order()
     for advice in (
         "TensorFloat32 tensor cores",
         r"\s*Online softmax is disabled",
     ):  # of a GPU; `train.precision` decides
         warnings.filterwarnings("ignore", advice, UserWarning)
+    if (layers := getattr(model, "layers_to_compile", None)) is not None:
+        # else two sizes that are equal in the first step by chance are taken for one
+        symbolic_shapes.use_duck_shape = False
+        for layer in layers():
+            layer.compile(dynamic=True, backend=backend)
+        return
     if how != BLOCKS:
         model.compile(dynamic=False, backend=backend, mode=None if how is True else how)
         return
+    assert isinstance(model, Decoder)
     for block in model.blocks:  # their code is the same: of the second the compiler has it already
         block.compile(dynamic=False, backend=backend)
     model.read_out = torch.compile(model.read_out, dynamic=False, backend=backend)  # type: ignore[method-assign]
@@ -36,9 +48,10 @@ def keep_within(budget: float | None) -> None:
     functorch.activation_memory_budget = 1.0 if budget is None else budget
 
 
-def parts_uncompiled(how: bool | str) -> AbstractContextManager[object]:
+def parts_uncompiled(model: nn.Module, how: bool | str) -> AbstractContextManager[object]:
     """Within it the parts that `compile_model` compiled one by one compute as they are written."""
-    return torch.compiler.set_stance("force_eager") if how == BLOCKS else nullcontext()
+    in_parts = how == BLOCKS or (how and hasattr(model, "layers_to_compile"))
+    return torch.compiler.set_stance("force_eager") if in_parts else nullcontext()
 
 
 def _add_up_embeddings_in_order() -> None:

@@ -86,16 +86,16 @@ torch.library.define(
 def _computed_again(
     gradient: Tensor, state: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
-    given = [each.detach().requires_grad_() for each in (query, key, value)]
+    q, k, v = given = [each.detach().requires_grad_() for each in (query, key, value)]
     on_gpu = [query.device] if query.is_cuda else []
     with torch.random.fork_rng(on_gpu, enabled=bool(len(state))), torch.enable_grad():
         if len(state):
             torch.cuda.set_rng_state(state, query.device) if on_gpu else torch.set_rng_state(state)
-        found = _attention(*given, *others)
+        found = _attention(q, k, v, *others)
     return tuple(each.contiguous() for each in torch.autograd.grad(found, given, gradient))
 
 
-@torch.library.register_fake("hotloop::attention_backward")
+@torch.library.register_fake("hotloop::attention_backward")  # type: ignore[untyped-decorator]
 def _shapes_of_gradients(
     gradient: Tensor, state: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
@@ -145,7 +145,9 @@ def compile_now(run: Run) -> str:
     """
     layers = [each for each in run.model.modules() if each._compiled_call_impl is not None]
     if not layers:
-        return "nothing is compiled: what would be are the layers of a model whose examples are packed"
+        return (
+            "nothing is compiled: what would be are the layers of a model whose examples are packed"
+        )
     began = time.monotonic()
     inputs = to_device(run.work.sample(), run.device)
     run.model.train()

@@ -48,7 +48,9 @@ class Layout:
     """For compiled layers: `there`, `back`, all masks in one, and the shape of each, so many of them whatever the groups."""
 
     def with_tensors(self) -> Layout:
-        shapes = torch.zeros(len(WIDTHS) + 1, 2, dtype=torch.int64)  # on the CPU, where they are read
+        shapes = torch.zeros(
+            len(WIDTHS) + 1, 2, dtype=torch.int64
+        )  # on the CPU, where they are read
         for number, mask in enumerate(self.masks):
             shapes[number, 0], shapes[number, 1] = len(mask), mask.shape[2]
         mask = torch.cat([each.flatten() for each in self.masks])

@@ -24,7 +24,7 @@ from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
 
 BLOCKS = "blocks"
 WHY_NO_FINETUNING = {
-    "cpu": "the layers of a fine-tuning took as long compiled as hotloop's own do on a CPU",
+    "cpu": "compiled, steps of a fine-tuning took longer on a CPU",
     "cuda": "no fine-tuning was compiled on a GPU yet",
 }
 AUTOTUNE, WITH_GRAPHS = "max-autotune-no-cudagraphs", ("max-autotune", "reduce-overhead")

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ from hotloop.finetune.causal import CausalLearner
 from hotloop.finetune.classifier import ONE_LABEL, Classifier
 from hotloop.finetune.dropout import replace_dropout
 from hotloop.finetune.entities import Entities
+from hotloop.finetune.job import settings_of
 from hotloop.finetune.sequences import Example
 from hotloop.hardware.device import why_compile_cannot_run
+from hotloop.hardware.limits import Machine
+from hotloop.optimizations.catalogue import resolve
 from hotloop.optimizations.compiling.trainer import (
     compile_counts,
     compile_model,
@@ -138,6 +142,25 @@ def test_one_graph_of_a_decoder_layer_serves_rows_of_all_lengths(kind: str) -> N
 def test_compiled_code_of_a_decoder_learns_the_same() -> None:
     learner = CausalLearner(model_of("llama").train(), packed=True, longest=160)
     check(learner, rows_of_decoder(learner), backend="inductor")
+
+
+def test_auto_leaves_a_fine_tuning_uncompiled_and_says_why() -> None:
+    words = ["task=classification", "data.file=x", "model.path=y"]
+    settings = settings_of("classification", None, words)
+    assert not settings.config.may_compile  # no compiler is looked for
+    for device, why in (("cpu", "took longer on a CPU"), ("cuda", "compiled on a GPU yet")):
+        resolved, notes = resolve(settings, Machine(device, ("float32",), None, 2))
+        assert resolved.config.train.compile is False
+        assert why in resolved.origin("train.compile")
+        assert not notes
+    asked = settings_of("classification", None, [*words, "train.compile=true"])
+    assert asked.config.may_compile
+    cpu = Machine("cpu", ("float32",), None, 2)
+    assert resolve(asked, cpu)[0].config.train.compile is True
+    without = replace(cpu, why_no_compile="no C++ compiler was found")
+    resolved, notes = resolve(asked, without)
+    assert resolved.config.train.compile is False
+    assert notes == ("train.compile is off: no C++ compiler was found",)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from hotloop.finetune.classifier import Classifier  # noqa: E402
 from hotloop.finetune.entities import Entities  # noqa: E402
 from hotloop.finetune.input_rows import InputRow  # noqa: E402
 from hotloop.finetune.sequences import Example  # noqa: E402
+from hotloop.optimizations.compiling.trainer import compile_counts, compile_model  # noqa: E402
 from hotloop.train import loop  # noqa: E402
 
 pytestmark = [
@@ -158,6 +159,34 @@ def test_an_answer_packed_with_others_has_the_logits_and_gradients_that_it_has_a
     assert begin == len(targets)
     for name, p in model.named_parameters():
         torch.testing.assert_close(gradients[name], p.grad, atol=5e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_compiled_once_layers_have_the_logits_and_gradients_of_rows_of_any_length(
+    kind: str,
+) -> None:
+    learner: Any
+    if kind == "bert":
+        learner = Classifier(encoder(kind), packed=True, pad_id=0)
+        rows = [learner.arranged(part)[1] for part in (texts(), texts()[:5], texts()[6:7])]
+    else:
+        learner = CausalLearner(decoder(kind), packed=True, longest=160)
+        rows = [learner.arranged(part)[1:] for part in (answers(), answers()[:5], answers()[6:7])]
+
+    def found() -> Iterator[list[torch.Tensor]]:
+        for inputs in rows:
+            learner.zero_grad()
+            logits = learner.logits(*moved(inputs))
+            logits.square().mean().backward()
+            yield [logits.detach(), *(p.grad for p in learner.parameters() if p.grad is not None)]
+
+    wanted = list(found())
+    compile_model(learner, True)
+    before = compile_counts().graphs
+    for own, theirs in zip(found(), wanted, strict=True):
+        for a, b in zip(own, theirs, strict=True):
+            torch.testing.assert_close(a, b, atol=5e-5, rtol=1e-4)
+    assert compile_counts().graphs == before + 1
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral"])

@@ -72,6 +72,46 @@ def test_a_scripts_own_default_is_what_the_others_are_compared_with(tmp_path: Pa
         assert option("--num-workers=0,1", command).values == ("0", "1")
 
 
+@pytest.mark.parametrize(
+    ("given", "value", "applied"),
+    [
+        ("-b 64", "64", "-b 16"),
+        ("-b64", "64", "-b16"),
+        ("--batch 64", "64", "--batch 16"),  # as argparse completes it
+        ("--batch=64", "64", "--batch=16"),
+        ("--batch-size 64", "64", "--batch-size 16"),
+        ("", "32", "--batch-size=16"),
+    ],
+)
+def test_a_value_that_the_command_gives_by_another_name_is_its_own(
+    tmp_path: Path, given: str, value: str, applied: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "p.add_argument('-b', '--batch-size', type=int, default=32); p.add_argument('--bar')\n"
+        "sys.argv.index('--batch-size')\n"
+    )
+    command = ("python", str(script), *given.split())
+    varied = option("--batch-size=16,32,64", command)
+    assert varied.given(command) == value
+    assert varied.values == tuple(each for each in ("16", "32", "64") if each != value)
+    assert work_of(with_work(Arm("a", command, "step_clock"), [varied])) == int(value)
+    assert varied.applied(command, {}, "16")[0] == ("python", str(script), *applied.split())
+
+
+def test_of_an_option_with_two_defaults_none_is_known(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "a.add_argument('--n', default=8); b.add_argument('--n', default=16)\n"
+        "a.add_argument('--m', default=2); b.add_argument('--m', default=2)\n"
+        "a.add_argument('--num', default=1); a.add_argument('--number', default=1)\n"
+    )
+    command = ("python", str(script), "--nu", "3")
+    assert option("--n=8,16", command).values == ("8", "16")
+    assert option("--m=2,4", command).values == ("4",)
+    assert option("--num=1,3", command).values == ("3",)  # `--nu` may be either, and is refused
+
+
 def test_a_variable_is_set_and_the_command_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     found = option("OMP_NUM_THREADS=1,2")

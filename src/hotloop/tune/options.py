@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, ParityClass
 from hotloop.optimizations.catalogue import CATALOGUE
-from hotloop.tune.script_defaults import script_defaults
+from hotloop.tune.script_options import Declared, script_options
 
 AUTO = "auto"
 """All that it chooses for a config, as one option."""
@@ -73,6 +73,8 @@ class Option:
     """It may be kept though it changes the training."""
     default: str | None = None
     """What it is where the command does not name it, if the script's source says so."""
+    names: tuple[str, ...] = ()
+    """All that the script takes for it, `-b` and `--batch-size`, if its source says so."""
     accumulation: Option | None = None
     """Goes with it, so that a step has as many samples as in the command:"""
     samples: int = 0
@@ -99,9 +101,8 @@ class Option:
             return "off" if place is None else "on"
         if place is None:
             return self.default
-        return (
-            command[place + 1] if command[place] == self.name else command[place].partition("=")[2]
-        )
+        begins = self._begins(command[place])
+        return command[place].removeprefix(begins) if begins else command[place + 1]
 
     def applied(
         self, command: Sequence[str], env: Mapping[str, str], value: str
@@ -114,13 +115,14 @@ class Option:
         if self.name.isupper():
             return tuple(words), {**env, self.name: value}
         if self.is_flag:
-            words = [*words, self.name] if value == "on" else [w for w in words if w != self.name]
+            others = [word for word in words if word not in self._all_names]
+            words = [*words, self.name] if value == "on" else others
         elif place is None:  # `-j=4` would be the value `=4`
             words += [self.name, value] if len(self.name) == 2 else [f"{self.name}={value}"]
-        elif words[place] == self.name:
-            words[place + 1] = value
+        elif begins := self._begins(words[place]):
+            words[place] = begins + value
         else:
-            words[place] = f"{self.name}={value}"
+            words[place + 1] = value
         return tuple(words), dict(env)
 
     def details(self, value: str) -> str:
@@ -145,11 +147,22 @@ class Option:
         for place in reversed(range(1, len(command))):
             after = command[place + 1] if place + 1 < len(command) else "--"
             has_value = not re.match(r"-(?!\.?\d)", after)
-            if command[place].startswith(f"{self.name}=") or (
-                command[place] == self.name and (self.is_flag or has_value)
-            ):
+            is_whole = command[place] in self._all_names and (self.is_flag or has_value)
+            if is_whole or self._begins(command[place]):
                 return place
         return None
+
+    def _begins(self, word: str) -> str:
+        """`--batch-size=` of `--batch-size=8`, `-b` of `-b8`; empty where the word does not hold its value."""
+        name, equals, _ = word.partition("=")
+        if equals and name in self._all_names:
+            return f"{name}="
+        is_short = word[:1] == "-" and word[:2] in self._all_names and word[2:3].isdigit()
+        return word[:2] if is_short else ""
+
+    @property
+    def _all_names(self) -> tuple[str, ...]:
+        return (self.name, *self.names)
 
 
 def options_of(
@@ -200,7 +213,8 @@ def _accumulated(options: Sequence[Option], name: str, command: Sequence[str]) -
         do = 'vary the batch size, and not the accumulation: --vary "--batch-size=8,16,32"'
         raise UsageError(f"{ours} goes with one batch size that is varied", do=do)
     batch = batches[0]
-    steps = Option(name, (), batch.known, None, default=script_defaults(command).get(name))
+    declared = script_options(command).get(name, Declared())
+    steps = Option(name, (), batch.known, None, default=declared.default, names=declared.names)
     numbers = {each.name: each.given(command) or "" for each in (batch, steps)}
     unknown = [
         each for each, number in numbers.items() if not re.fullmatch(r"[1-9]\d{0,8}", number)
@@ -229,9 +243,15 @@ def _option(text: str, command: Sequence[str]) -> Option:
         do = 'write "--option=1,2,4", "--option=0..4", "--option=8..64*2", "--flag" or "VARIABLE=a,b"; of a config "train.microbatch=8,16"'
         raise UsageError(f'--vary "{text}" is not understood', do=do)
     known = next(each for each in KNOWN if re.fullmatch(each.names, _key(name)))
-    default = script_defaults(command).get(name)
+    names, default = script_options(command).get(name, Declared())
     option = Option(
-        name, tuple(found), known, known.parity_class, is_flag=not equals, default=default
+        name,
+        tuple(found),
+        known,
+        known.parity_class,
+        is_flag=not equals,
+        default=default,
+        names=names,
     )
     if not equals:
         found = ["on", "off"]

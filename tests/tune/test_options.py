@@ -168,6 +168,8 @@ def test_what_is_not_understood_is_refused_in_one_line(
         ("--gradient_checkpointing", "reduction_order", ""),
         ("--batch-size", "changes_training", "samples"),
         ("--per_device_train_batch_size", "changes_training", "samples"),
+        ("--minibatch_size", "changes_training", "samples"),
+        ("--samples_per_gpu", "changes_training", "samples"),
         ("--gradient_accumulation_steps", "changes_training", "samples"),
         ("--eval-batch-size", None, ""),
         ("--block_size", "changes_training", "tokens"),
@@ -198,12 +200,13 @@ def test_work_of_a_step_is_the_product_of_what_the_command_says() -> None:
     def work(*vary: str, command: tuple[str, ...] = COMMAND) -> tuple[int, bool]:
         arm = Arm("baseline", (sys.executable, *command[1:]), "step_clock")
         found = with_work(arm, options_of(vary, [], [], command))
-        return work_of(found), bool(found.env)
+        assert found.env  # counted where it can be
+        return work_of(found), found.tokens_per_step is not None
 
     assert work("--lr=1") == (0, False)
-    assert work("--batch-size=16") == (8, True)  # counted where it can be
+    assert work("--batch-size=16") == (8, False)
     assert work("--batch-size=16", "--bptt=9") == (0, False)
-    assert work("--batch-size=16", "--bptt=9", command=(*COMMAND, "--bptt=5")) == (40, False)
+    assert work("--batch-size=16", "--bptt=9", command=(*COMMAND, "--bptt=5")) == (40, True)
 
 
 def test_accumulation_goes_with_the_batch_size_so_that_a_step_keeps_its_samples() -> None:

@@ -218,8 +218,9 @@ def test_a_command_that_fails_is_an_answer(workdir: Path) -> None:
     assert code == ExitCode.COMMAND_FAILED
 
 
+@pytest.mark.parametrize("vary", ["--batch-size=32", "--bptt=64"])
 def test_work_of_a_step_that_nothing_tells_is_asked_for(
-    workdir: Path, capfd: pytest.CaptureFixture[str]
+    workdir: Path, capfd: pytest.CaptureFixture[str], vary: str
 ) -> None:
     text = SCRIPT.replace("DataLoader(Data(), batch_size=args.batch_size)", "batches()")
     text = text.replace(
@@ -227,7 +228,7 @@ def test_work_of_a_step_that_nothing_tells_is_asked_for(
     )
     batches = "\ndef batches():\n    for _ in range(60):\n        yield torch.randn(8, 16), torch.zeros(8)\n"
     (workdir / "train.py").write_text(text.replace("\ndef main", batches + "\ndef main"))
-    code, _ = tuned("--vary", "--batch-size=32")
+    code, _ = tuned("--vary", vary)
     assert code == ExitCode.USAGE
     assert "write the script's own default into the command" in capfd.readouterr().err
 

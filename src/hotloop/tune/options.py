@@ -46,8 +46,8 @@ KNOWN = (
     Known(r"(use-|no-)?(amp|fp16|bf16|half|tf32|autocast|(mixed-)?precision|dtype|b?float16)", "reduced_precision", ("precision",)),
     Known(r"(use-|no-|torch-)?(compile(-mode)?|fused(-adamw?)?|channels-last|sdpa|flash(-attn|-attention)?)", "reduction_order", COMPILED),
     Known(r"(use-|no-)?(grad(ient)?|activation)-checkpoint(ing)?", "reduction_order", ("checkpointing",)),
-    Known(r"(?!.*(eval|val|test))(.*-)?(batch-?size|bs|bsz|batch|b|accum(ulat.*)?|accum-.*)(-per-.*)?", "changes_training",
-          ("larger_microbatch", *COMPILED), "samples"),
+    Known(r"(?!.*(eval|val|test))(.*-)?((mini|micro)?batch-?size|(mini|micro)?batch|bs|bsz|b|accum(ulat.*)?|accum-.*)(-per-.*)?"
+          r"|(samples|sequences|images|ims|imgs)-per-.*", "changes_training", ("larger_microbatch", *COMPILED), "samples"),
     Known(r"(max-)?(seq(uence)?-?len(gth)?|block-size|bptt|context-.*)", "changes_training", (), "tokens"),
     Known(r"(.*-)?(lr|learning-rate|epochs?|seed|dropout|momentum|weight-decay)", "changes_training"),
     Known(".*"),

@@ -100,10 +100,11 @@ def tune(
     options = [option for each in rounds for option in each]
     arm = Arm(BASELINE, examined.run.command, "step_clock", workdir=workdir, sandboxed=True)
     baseline = with_work(arm, options) if work is None else work(arm)
+    names = [each.name for each in options if each.known.scales]
     # DataLoaders show samples by themselves, tokens they do not.
-    is_seen = baseline.env and census is not None and any(each.trains for each in census.loaders)
-    if baseline != arm and not work_of(baseline) and not is_seen:
-        names = [each.name for each in options if each.known.scales]
+    is_seen = all(each.known.scales != "tokens" for each in options)
+    is_seen &= census is not None and any(each.trains for each in census.loaders)
+    if names and not work_of(baseline) and not is_seen:
         raise UsageError(
             f"the work of a step is not known: the command does not say a number for {' and '.join(names)}",
             do="write the script's own default into the command too, so that steps are compared by their work",

@@ -133,8 +133,9 @@ class OptionRunner(TrialRunner):
 
 
 def with_work(arm: Arm, options: Sequence[Option]) -> Arm:
-    """With the work of a step, where an option changes that: samples are counted where DataLoaders give them; else, and
-    tokens, it is the product of what the command says."""
+    """With the work of a step: samples are counted where DataLoaders give them, whatever the options are called; else, and
+    tokens, it is the product of what the command says, where an option changes that."""
+    arm = replace(arm, env={**arm.env, STEP_CLOCK_SAMPLES: "1"})
     scaling = [each for each in options if each.known.scales]
     if not scaling:
         return arm
@@ -148,7 +149,7 @@ def with_work(arm: Arm, options: Sequence[Option]) -> Arm:
     work = math.prod(map(int, values)) if known else None
     if any(each.known.scales == "tokens" for each in scaling):
         return replace(arm, tokens_per_step=work)
-    return replace(arm, samples_per_step=work, env={**arm.env, STEP_CLOCK_SAMPLES: "1"})
+    return replace(arm, samples_per_step=work)
 
 
 def work_of(arm: Arm) -> int:

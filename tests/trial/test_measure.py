@@ -10,8 +10,12 @@ import torch
 
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.measurement import Measurement, Plan
+from hotloop.core.step import StepRecord
+from hotloop.hardware.environment import read_host
 from hotloop.trial.arm import Arm, refuse_missing
 from hotloop.trial.measure import drop_torn_libraries, load_measurement, measure
+from hotloop.trial.process import Finished
+from hotloop.trial.process_measurement import measurement_of
 
 
 def run(arm: Arm, directory: Path, *, warmup: int = 0, steps: int = 1) -> Measurement:
@@ -47,6 +51,28 @@ def test_foreign_script_is_clocked_with_its_own_losses_and_ended_without_its_end
     assert census.tree_bytes < 1.5 * census.host_peak_bytes
     assert measured.environment.python == sys.version.split()[0]
     assert load_measurement(tmp_path / "trial" / "measurement.json") == measured
+
+
+@pytest.mark.parametrize(
+    ("taken", "samples"),
+    [
+        ((8, 8, 8, 8, 8, 3), [8, 8, 8, 8, 8, 3]),
+        ((16, 8, 8, None, 16, 8), [8] * 6),  # asked ahead: an epoch ends with the fourth step
+        ((8, None, None, 8, None, None), [8, None, None, 8, None, None]),  # several of one batch
+        ((None,) * 6, [None] * 6),
+    ],
+)
+def test_samples_of_a_loader_that_is_asked_ahead_are_those_of_all_steps(
+    tmp_path: Path, taken: tuple[int | None, ...], samples: list[int | None]
+) -> None:
+    steps = (StepRecord(number, 0.1, samples=each) for number, each in enumerate(taken))
+    (tmp_path / "steps-0.jsonl").write_text("".join(each.to_json() + "\n" for each in steps))
+    (tmp_path / "clock-0.json").write_text('{"stopped": true}')
+    measured = measurement_of(
+        Arm("plain", ("python",), "step_clock"), ("python",), Plan(1, 5, 60.0), read_host(),
+        Finished(0, 1.0, 0.0), tmp_path, tmp_path / "log.txt",
+    )  # fmt: skip
+    assert [each.samples for each in measured.records] == samples
 
 
 def test_script_that_ends_too_early_says_how_many_steps_it_made(

@@ -50,7 +50,8 @@ def measurement_of(
                 do=_why_too_few(arm, len(found), run, log),
                 returncode=finished.returncode,
             )
-        records = tuple(_marked(record, arm, plan) for record in found[:wanted])
+        found = _with_samples_spread(found[:wanted], plan.warmup_steps)
+        records = tuple(_marked(record, arm, plan) for record in found)
         used = run / ("census-0.json" if clocked else "census.json")
         census = read_json(used, Census) if used.exists() else None
         ran_on = run / ("clock-0.json" if clocked else "environment.json")
@@ -87,6 +88,19 @@ def _as_seen(host: Environment, seen: dict[str, Any]) -> Environment:
         cuda=seen["cuda"],
         driver=nvidia_driver(),
     )
+
+
+def _with_samples_spread(
+    records: Sequence[StepRecord], warmup_steps: int
+) -> tuple[StepRecord, ...]:
+    """With the mean of what the counted steps took, where a few took none: who asks a loader ahead, as Accelerate does,
+    takes two batches in the first step of an epoch and none in its last."""
+    counted = records[warmup_steps:]
+    seen = [each.samples for each in counted if each.samples]
+    if not len(counted) / 2 < len(seen) < len(counted):
+        return tuple(records)
+    mean = max(round(sum(seen) / len(counted)), 1)
+    return tuple(dataclasses.replace(each, samples=mean) for each in records)
 
 
 def _marked(record: StepRecord, arm: Arm, plan: Plan) -> StepRecord:

@@ -450,6 +450,23 @@ def test_gains_in_rare_steps_are_seen_by_all_steps_together(over: str, outcome: 
         assert verdict.ratio == verdict.all_in.ratio == pytest.approx((29 * 0.1 + 2) / 3, rel=0.01)
 
 
+@pytest.mark.parametrize("num_ends", [0, 2, 4])
+def test_ends_of_epochs_that_larger_batches_come_to_sooner_are_as_long_in_both(
+    num_ends: int,
+) -> None:
+    some = []
+    for baseline, candidate in pairs(1.0, 6):
+        records = [replace(r, tokens=4000, wall_s=1.2 * r.wall_s) for r in candidate.records]
+        for place in range(5, 5 + 5 * num_ends, 5):
+            records[place] = replace(records[place], wall_s=3.0)
+        some.append((baseline, replace(candidate, records=tuple(records))))
+    ends_s = num_ends * (3.0 - 0.12) / (30 * 5)  # per 1000 tokens of both
+    verdict = judge(some)
+    assert (verdict.outcome, verdict.over) == ("improved", "steady")
+    assert verdict.ratio == pytest.approx((0.1 + ends_s) / (0.03 + ends_s), rel=0.02)
+    assert verdict.doubts == ()
+
+
 def test_the_noise_floor_is_the_rms_of_aa_log_ratios_over_root_pairs() -> None:
     some = pairs(1.3, 4)
     medians = [b.records[5].wall_s for b, _ in some]

@@ -41,6 +41,9 @@ from hotloop.judge.outcome import (
 from hotloop.judge.parity import judge_parity
 from hotloop.judge.runs import RunTimes, run_times
 
+OTHER_WORK = 1.25
+"""Times as much work in as many steps: then they are other parts of the training."""
+
 
 def compare(
     pairs: Sequence[Pair],
@@ -225,9 +228,8 @@ def _mixed_units(pairs: Sequence[Pair]) -> tuple[str, ...]:
 
 def _log_ratios(times: Sequence[tuple[RunTimes, RunTimes]], over: JudgedSteps) -> list[float]:
     """Log ratios of what lasts of the candidate to what was seen of the baseline: a queue never makes a gain."""
-    if over == "all":
-        return [math.log(b.all_in_s / c.lasting_s) for b, c in times]
-    return [_log_ratio(b, c, over) for b, c in times]
+    lent = [math.log(c.lasting_fraction) if over == "all" else 0.0 for _, c in times]
+    return [_log_ratio(b, c, over) + each for (b, c), each in zip(times, lent)]
 
 
 def _log_ratio(one: RunTimes, other: RunTimes, over: JudgedSteps) -> float:
@@ -237,11 +239,14 @@ def _log_ratio(one: RunTimes, other: RunTimes, over: JudgedSteps) -> float:
 
 def _judged(one: RunTimes, other: RunTimes, over: JudgedSteps) -> tuple[float, float]:
     """Seconds per unit of work of both. Rare slow steps are too few to tell a change in them, and too many of them in
-    one of both would look like one: to the typical step they add as much on either side."""
-    if over == "all":
+    one of both would look like one: to the typical step they add as much on either side. So they do to all steps where
+    those of one are more work: as many of them come to the end of an epoch sooner."""
+    rare_s = (one.rare_s * one.work + other.rare_s * other.work) / (one.work + other.work)
+    if over == "steady":
+        return one.steady_s + rare_s, other.steady_s + rare_s
+    if max(one.work, other.work) < OTHER_WORK * min(one.work, other.work):
         return one.all_in_s, other.all_in_s
-    rare_s = (one.rare_s + other.rare_s) / 2
-    return one.steady_s + rare_s, other.steady_s + rare_s
+    return one.all_in_s - one.rare_s + rare_s, other.all_in_s - other.rare_s + rare_s
 
 
 def _times(run: Measurement) -> RunTimes:

@@ -38,12 +38,14 @@ class RunTimes:
     """What steps that are `RARE` times the median take beyond it, per unit of work of all steps."""
     from_queue: float = 0.0
     """Share of the batches of the counted steps that were made before them."""
+    work: float = 1.0
+    """Of all counted steps."""
 
     @property
-    def lasting_s(self) -> float:
-        """`all_in_s` at the pace that workers surely keep up: the seconds in which they make as many batches as were
-        taken. Too many where they had to stop because the queue was full."""
-        return self.all_in_s / (1 - min(self.from_queue, MOST_FROM_QUEUE))
+    def lasting_fraction(self) -> float:
+        """The pace that workers surely keep up, of that of all steps: they made so large a share of the batches that were
+        taken. Too small where they had to stop because the queue was full."""
+        return 1 - min(self.from_queue, MOST_FROM_QUEUE)
 
 
 def unit_of(records: Iterable[StepRecord]) -> Unit:
@@ -82,7 +84,7 @@ def run_times(measurement: Measurement) -> RunTimes | None:
     total, rare_total = (_sum_without_compiling(counted, each) for each in (seconds, rare))
     done = sum(work)
     from_queue = share_from_queue(measurement.records)
-    return RunTimes(unit, steady_s, total / done, len(seconds), rare_total / done, from_queue)
+    return RunTimes(unit, steady_s, total / done, len(seconds), rare_total / done, from_queue, done)
 
 
 def _damaged(

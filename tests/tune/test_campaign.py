@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +11,15 @@ from typing import Any
 import pytest
 
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
+from hotloop.doctor.fix_stack import ERROR_ON_TOP
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.trial_costs import Costs
 from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult
 from hotloop.tune.campaign import Campaign, other_speed
-from hotloop.tune.options import Known
-from hotloop.tune.runner import value_of
+from hotloop.tune.options import Known, options_of
+from hotloop.tune.runner import arm_name, value_of
 from hotloop.tune.settings import Words
 
 
@@ -54,12 +59,13 @@ class Runner:
     def __init__(self, speeds: dict[str, float], tmp_path: Path) -> None:
         self.speeds, self.directory = speeds, tmp_path
         self.compared: list[tuple[list[str], list[str], int | None]] = []
+        self.levels: list[Sequence[float] | None] = []
 
     def with_fixes(self, name: str, fixes: list[Fix]) -> Arm:
         command: tuple[str, ...] = ("train", "c.yaml")
         for option, text in (fix.value for fix in fixes):
             command, _ = option.applied(command, {}, text)
-        return Arm(name, command, "step_clock")
+        return Arm(arm_name(name), command, "step_clock")
 
     def timed(
         self, stacked: list[Fix], fixes: list[Fix], parity: Parity, **how: Any
@@ -67,6 +73,7 @@ class Runner:
         self.compared.append(
             ([f.name for f in stacked], [f.name for f in fixes], how.get("pairs_now"))
         )
+        self.levels.append(how.get("alpha"))
         ratio = 1.0
         for fix in fixes[len(stacked) :]:
             ratio *= self.speeds[fix.name]
@@ -98,8 +105,10 @@ class Runner:
 SAME = Parity("same", "bitwise", reason="")
 
 
-def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **speeds: float) -> tuple[Runner, Any]:
-    """auto sets a and b; then each of a, b and c alone, both ways."""
+def tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str, **speeds: float
+) -> tuple[Runner, Any]:
+    """auto sets a and b; then each of a, b and c alone, both ways. more: other values of c."""
     given = {"a": "0", "b": "0", "c": "0"}
 
     def values(name: str, *texts: str) -> list[Fix]:
@@ -114,7 +123,11 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **speeds: float) -> t
     )
     monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
     runner = Runner({each.replace("_", "="): speed for each, speed in speeds.items()}, tmp_path)
-    rest = [*values("a", "a=0", "a=1"), *values("b", "b=0", "b=1"), *values("c", "c=0", "c=1")]
+    rest = [
+        *values("a", "a=0", "a=1"),
+        *values("b", "b=0", "b=1"),
+        *values("c", "c=0", "c=1", *more),
+    ]
     campaign = Campaign(runner, [values("auto", "a=1 b=1"), rest], lambda budget: "")  # type: ignore[arg-type]
     monkeypatch.setattr(runner, "costs", SimpleNamespace(pair_s=lambda plan: 1.0), raising=False)
     monkeypatch.setattr(runner, "plan", None, raising=False)
@@ -151,3 +164,68 @@ def test_where_auto_brings_nothing_single_settings_are_tried_alone(
     screened = [(stacked, new) for stacked, new, now in runner.compared if now == 2]
     assert screened == [([], ["auto"]), ([], ["a=1"]), ([], ["b=1"]), ([], ["c=1"])]
     assert runner.compared[-1] == ([], ["a=1"], None)
+
+
+class Unseeded(Runner):
+    """Each process begins with other weights. A seeded one of the command as given ends with `losses[0]`, of a value with `losses[1]`."""
+
+    def __init__(self, tmp_path: Path, unit: str, losses: tuple[float, float]) -> None:
+        super().__init__({"--batch-size=32": 4.0}, tmp_path)
+        self.unit, self.losses, self.begun = unit, losses, 0.0
+        self.baseline = self.with_fixes("baseline", [])
+        self.census = None
+        self.costs, self.plan = Costs(1.0, 0.1), TrialPlan(3, 10, 60.0)
+
+    def _losses(self, *losses: float) -> Any:
+        return SimpleNamespace(records=[SimpleNamespace(loss=each) for each in losses], census=None)
+
+    def timed(
+        self, stacked: list[Fix], fixes: list[Fix], parity: Parity, **how: Any
+    ) -> SessionResult:
+        result = super().timed(stacked, fixes, parity, **how)
+        self.begun += 1.0
+        pairs = [(self._losses(self.begun + n, 1.0), self._losses(0.5, n)) for n in (0.1, 0.2)]
+        for _, candidate in pairs:
+            candidate.plan = SimpleNamespace(warmup_steps=3, steps=10)
+        return replace(result, verdict=replace(result.verdict, unit=self.unit), pairs=tuple(pairs))
+
+    def losses_of(self, arm: Arm, steps: int) -> Any:
+        return self._losses(1.0, self.losses["--batch-size=32" in arm.command]), Path()
+
+
+@pytest.mark.parametrize(
+    ("unit", "losses", "status", "why"),
+    [
+        ("sample", (0.5, 0.4), "kept", "faster, and trains otherwise, as accepted"),
+        ("sample", (0.5, 0.5), "not_applied", "the script does not use it"),
+        ("step", (0.5, 0.4), "stopped", "how much work each of its steps is was not seen"),
+    ],
+)
+def test_more_work_in_a_step_is_believed_where_the_script_uses_it_and_steps_tell_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unit: str,
+    losses: tuple[float, float],
+    status: str,
+    why: str,
+) -> None:
+    monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
+    (option,) = options_of(["--batch-size=32"], [], ["batch-size"], ("train", "c.yaml"))
+    value = value_of(option, "32", Diagnosis("balanced", Steps(9, 1, 0.1)), None)
+    runner = Unseeded(tmp_path, unit, losses)
+    ledger = Campaign(runner, [[value]], lambda budget: "").all()  # type: ignore[arg-type]
+    (fix,) = ledger.fixes
+    assert fix.status == status
+    assert why in fix.why
+    assert (fix.verdict is None) == (unit == "step")  # no ratio of what cannot be compared
+    assert bool(ledger.kept) == (status == "kept")
+
+
+def test_all_that_is_screened_on_top_shares_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds = {"auto": 2.0, "a_0": 1.1, "b_0": 1.1, "c_1": 1.2, "c_2": 1.1, "c_3": 1.1}
+    runner, _ = tried(tmp_path, monkeypatch, "c=2", "c=3", **speeds)
+    shares = [sum(alpha) for alpha in runner.levels if alpha is not None]
+    assert len(shares) == 3  # of each option the best of its values, which its pairs chose
+    assert shares == pytest.approx([ERROR_ON_TOP / 6] * 3)  # beside `auto`

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import shlex
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
 from hotloop.doctor.fix_status import judged, longer, showed, status_of, tried_fix, useless
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
-from hotloop.doctor.trial_costs import FIRST_PAIRS, MARGIN, budget_text
+from hotloop.doctor.trial_costs import FIRST_PAIRS, LEAST_STEPS, MARGIN, budget_text
 from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE
 from hotloop.judge.looks import LOOKS, divided_levels
@@ -182,10 +183,13 @@ class Campaign(ValueTrials):
             return self._tell(value, "not_tried", why)
         parity = Parity("not_checked", value.technique.parity_class)
         result = self.runner.timed(self.stack, [*self.stack, value], parity, pairs_now=FIRST_PAIRS)
+        if _has_other_work(value) and result.verdict.unit == "step":
+            why = "how much work each of its steps is was not seen, so they cannot be compared with others"
+            return self._tell(value, "stopped", why)
         self.screened[value.name] = result
         if self.stack:
             self._on_top.add(value.name)
-        if _is_ignored(value, result):
+        if self._is_ignored(value, result):
             why = "the script does not use it: every loss is the same to the bit"
             return self._tell(value, "not_applied", why, result)
         if useless(result.verdict):
@@ -237,8 +241,7 @@ class Campaign(ValueTrials):
         if parity is not OTHERWISE and (learns := LEARNS.get(parity.result)):
             return self._tell(value, "rejected", f"it {learns}: {parity.reason}", alone)
         # Beside something truly faster, fresh pairs of the whole cannot show that another does nothing.
-        num_options = len({each.value[0].key for each in self.values})
-        alpha = divided_levels(LOOKS, num_options, ERROR_ON_TOP) if self.stack else None
+        alpha = divided_levels(LOOKS, self._num_on_top(), ERROR_ON_TOP) if self.stack else None
         result = runner.timed(self.stack, [*self.stack, value], parity, alpha=alpha)
         verdict = replace(result.verdict, parity=longer(parity, result))
         result = replace(result, verdict=verdict)
@@ -255,6 +258,35 @@ class Campaign(ValueTrials):
         if parity is not OTHERWISE:
             entry = with_costs(runner, value, entry, result)
         self.tried[value.name] = with_memory(entry, result.pairs)
+
+    def _num_on_top(self) -> int:
+        """Values among which pairs choose on top of what is kept: all that were screened there, two of any other option."""
+        alone = Counter(
+            v.value[0].key for v in self.values if v.name in self.screened.keys() - self._on_top
+        )
+        return len(self._on_top) + sum(min(number, MOST_JUDGED) for number in alone.values())
+
+    def _is_ignored(self, value: Fix, result: SessionResult) -> bool:
+        """Whether more work in a step is the same work, as every loss shows."""
+        if not _has_other_work(value):
+            return False
+        runner, (baseline, candidate) = self.runner, result.pairs[0]
+        begins = {without.records[0].loss for without, _ in result.pairs}
+        loaders = runner.census.loaders if runner.census is not None else ()
+        is_counted = value.value[0].known.scales == "samples" and any(x.trains for x in loaders)
+        if len(begins) > 1 and not is_counted:
+            arm, needed_s = (
+                runner.with_fixes(value.name, [value]),
+                runner.costs.process_s(LEAST_STEPS),
+            )
+            if not runner.pays_for(2 * needed_s):
+                return False
+            # Without a seed of its own each process learns from other weights.
+            baseline, _ = runner.losses_of(runner.baseline, LEAST_STEPS)
+            candidate, _ = runner.losses_of(arm, LEAST_STEPS)
+        losses = [[each.loss for each in run.records] for run in (baseline, candidate)]
+        moves = len({each for each in losses[0] if each is not None}) > 1
+        return moves and losses[0] == losses[1]
 
     def _show(self, value: Fix, result: SessionResult | None = None) -> None:
         """What changes the training and was not accepted, measured and not kept."""
@@ -329,10 +361,7 @@ def _changes_training(value: Fix) -> bool:
     return value.technique.parity_class == "changes_training"
 
 
-def _is_ignored(value: Fix, result: SessionResult) -> bool:
-    """Whether more work in a step is the same work, as every loss shows."""
-    baseline, candidate = ([each.loss for each in run.records] for run in result.pairs[0])
-    moves = len({each for each in baseline if each is not None}) > 1
+def _has_other_work(value: Fix) -> bool:
+    """Whether its steps are of other samples or tokens than those of the command as given."""
     option = value.value[0]
-    grows = option.known.scales and option.accumulation is None
-    return bool(grows) and moves and baseline == candidate
+    return bool(option.known.scales) and option.accumulation is None

@@ -13,8 +13,9 @@ from test_step_queue import LOADER
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.doctor.fix_costs import over_epochs
+from hotloop.doctor.fix_costs import over_epochs, with_start_cost
 from hotloop.doctor.fixes import Fix
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.report.ledger import render_ledger
@@ -91,6 +92,28 @@ def test_what_is_no_faster_says_what_its_start_costs_and_pays_for_nothing(trying
     assert entry.start_s == pytest.approx(3.0, rel=0.05)
     assert entry.pays_after_steps is None
     assert "starting takes" not in render_ledger(ledger)
+
+
+@pytest.mark.parametrize("has_time", [True, False])
+def test_what_the_first_timed_process_compiled_is_a_cost_though_losses_found_it_compiled(
+    has_time: bool,
+) -> None:
+    """`hotloop tune` times two pairs before it compares losses. has_time: of the first step, which on a GPU has none."""
+    plan = Plan(5, 55, 60.0)
+    without, warm = process(0.1, plan, "baseline"), process(0.05, plan, "compiled")
+    first, *others = warm.records
+    first_s = first.wall_s + 20.0 if has_time else 0.0
+    first = replace(first, wall_s=first_s, tags=(*first.tags, "compile"))
+    cold = replace(warm, records=(first, *others), process_s=(warm.process_s or 0.0) + 20.0)
+    verdict = Verdict("improved", 2.0, 1.9, 2.1, 0.95, Parity("same", None), "a", "b")
+    entry = with_start_cost(
+        TriedFix("compiled", True, "kept", "", verdict=verdict),
+        pairs=[(without, cold), (without, warm), (without, warm)],
+        losses=([without], warm),
+        total_steps=None,
+    )
+    assert entry.start_s == pytest.approx(20.0, abs=0.1)
+    assert entry.pays_after_steps == pytest.approx(400, rel=0.01)
 
 
 @pytest.mark.parametrize(

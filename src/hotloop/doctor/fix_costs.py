@@ -43,12 +43,14 @@ def with_start_cost(
 ) -> TriedFix:
     """The entry with its seconds at start; a kept one is `does_not_pay` where the command ends before they pay.
 
-    pairs: timed with and without it, none where it went on and off within processes. losses: baseline runs and one with it, the first of all to compile.
+    pairs: timed with and without it, none where it went on and off within processes. losses: baseline runs and one with it. The first of
+    all to compile is that one, or the first that was timed.
     total_steps: of the command, where that is known.
     """
     ratio = entry.verdict.ratio if entry.added is None and entry.verdict else None
     ratio = entry.added.ratio if entry.added is not None else ratio
-    start_s = max(_slower_start_s(pairs), compiling_s(*losses))
+    first = [compiling_s([baseline], candidate) for baseline, candidate in pairs[:1]]
+    start_s = max(_slower_start_s(pairs), compiling_s(*losses), *first)
     entry = replace(entry, start_s=start_s)
     if entry.status != "kept" or ratio is None or ratio <= 1:
         return entry
@@ -67,7 +69,7 @@ def with_start_cost(
 def compiling_s(baselines: Sequence[Measurement], candidate: Measurement) -> float:
     """Seconds by which steps that compiled took longer than the same steps of the unchanged command.
 
-    Timed processes find what was compiled before them; the user's first run does not.
+    Later processes find what was compiled before them; the user's first run does not.
     """
     tagged = [record for record in candidate.records if "compile" in record.tags]
     known = min(len(run.records) for run in baselines)
@@ -76,6 +78,8 @@ def compiling_s(baselines: Sequence[Measurement], candidate: Measurement) -> flo
         for record in tagged
         if record.step < known
     ]
+    if any(record.wall_s == 0 for record in tagged):  # a GPU has no time for the first step
+        longer = [_start_s(candidate) - fmean(map(_start_s, baselines))]
     return max(math.fsum(longer), 0.0)
 
 

@@ -256,7 +256,9 @@ class Campaign(ValueTrials):
         self._tell(value, status, why, alone if is_alone else result)
         entry = replace(self.tried[value.name], added=verdict if is_alone else None)
         if parity is not OTHERWISE:
-            entry = with_costs(runner, value, entry, result)
+            # The first process with it compiled what all others found.
+            timed = replace(result, pairs=(*alone.pairs[:1], *result.pairs))
+            entry = with_costs(runner, value, entry, timed)
         self.tried[value.name] = with_memory(entry, result.pairs)
 
     def _num_on_top(self) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from hotloop.cli import doctor_session
 from hotloop.cli.main import run
-from hotloop.core.errors import ExitCode
+from hotloop.core.errors import ExitCode, UsageError
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.settings import load_settings, store_settings
@@ -156,12 +157,18 @@ def test_words_take_the_place_of_those_before_and_change_what_they_change(on: An
     assert [each for each in back if each.startswith("train.precision")] == ["train.precision=fp32"]
 
 
-def test_a_step_of_another_batch_is_compared_by_its_tokens() -> None:
-    command = tuning.command_of(PLAIN, ("train.microbatch=2",), Path("out"))
+def test_a_step_of_another_batch_is_compared_by_its_tokens(tmp_path: Path) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_bytes(PLAIN.read_bytes())
+    settings = load_settings(config, ["train.microbatch=2"])
+    command = tuning.command_of(config, ("train.microbatch=2",), Path("out"))
     arm = Arm("baseline", command, "step_clock")
-    assert tuning.with_tokens(arm).tokens_per_step == 2 * 256
+    config.write_text("edited meanwhile, which no trial sees")
+    assert tuning.with_tokens(arm, settings=settings).tokens_per_step == 2 * 256
     larger = replace(arm, command=(*command, "train.grad_accum_steps=3"))
-    assert tuning.with_tokens(larger).tokens_per_step == 6 * 256
+    assert tuning.with_tokens(larger, settings=settings).tokens_per_step == 6 * 256
+    wrong = replace(arm, command=(*command, "train.grad_accum_steps=-3"))
+    assert tuning.with_tokens(wrong, settings=settings).tokens_per_step is None
 
 
 @pytest.mark.parametrize(
@@ -190,7 +197,7 @@ def test_the_written_config_says_what_showed_each_kept_value(on: Any, tmp_path: 
     dropped = TriedFix("optimizer.fused=true", "optimizer.fused=true", "rejected", "slower")
     ledger = Ledger(("x",), (kept, dropped), ("auto",), verdict, 3, 10, 1.0, None)
     store_settings(
-        tuning.tuned(PLAIN, ["train.steps=700"], ledger, Path("runs/tune-x")),
+        tuning.tuned(load_settings(PLAIN, ["train.steps=700"]), ledger, Path("runs/tune-x")),
         tmp_path / "tuned.yaml",
     )
     settings = load_settings(tmp_path / "tuned.yaml")
@@ -252,6 +259,26 @@ model: {layers: 1, width: 32, heads: 2, context: 32}
 train: {steps: 400, microbatch: 4}
 eval: {every_steps: 1, windows: 256}
 """
+
+
+@pytest.mark.parametrize("command", [["tune"], ["bench", "effectiveness"]])
+@pytest.mark.parametrize(("words", "num"), [([], 1), (["data.stream=true"], 0)])
+def test_text_is_prepared_before_the_first_process_that_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], words: list[str], num: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    Path("text.txt").write_text("\n".join(f"line {number} of a text" for number in range(999)))
+    Path("tiny.yaml").write_text(CONFIG.replace("python-stdlib", "text.txt"))
+    prepared: list[Path] = []
+
+    def examined(*given: Any, **how: Any) -> Any:
+        prepared.extend(Path("cache").rglob("manifest.json"))
+        raise UsageError("that is all")
+
+    monkeypatch.setattr(doctor_session, "examined_command", examined)
+    assert run([*command, "tiny.yaml", *words]) == ExitCode.USAGE
+    assert len(prepared) == num
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -212,6 +213,7 @@ def _of_command(command: tuple[str, ...], only: tuple[str, ...], out: Path | Non
 
 def _of_config(words: tuple[str, ...], only: tuple[str, ...], out: Path | None) -> Asked:
     from hotloop.bench.effectiveness import chosen_options
+    from hotloop.cli.tune_config import prepare_text
     from hotloop.core.settings import load_settings
     from hotloop.train.early import refuse_early
     from hotloop.tune import settings as tuning
@@ -226,4 +228,8 @@ def _of_config(words: tuple[str, ...], only: tuple[str, ...], out: Path | None) 
     command = tuning.command_of(config, overrides, written)
     directory = out or run_directory(command, settings.config.name, note, KIND)
     begins = [*BEGINS, *words]
-    return Asked(command, directory, rounds, directory, begins, work=tuning.with_tokens, written=written)  # fmt: skip
+    prepare = partial(prepare_text, settings.config.data)
+    return Asked(
+        command, directory, rounds, directory, begins,
+        work=partial(tuning.with_tokens, settings=settings), written=written, prepare=prepare,
+    )  # fmt: skip

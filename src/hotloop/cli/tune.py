@@ -145,12 +145,15 @@ class Asked:
     """Does something with the ledger; returns what is stored and shown."""
     written: Path | None = None
     """What the command writes and nobody wants."""
+    prepare: Callable[[], None] = lambda: None
+    """Does what the command would do once for all calls of it."""
 
     def examined(self, budget_s: float, network: Network | None) -> tuple[Examined, StoredRun]:
         """What an examination finds, or found in an earlier call. Ends the command where nothing can be tried."""
         from hotloop.cli.doctor_session import diagnosed, examined_command, reason_not_tried
         from hotloop.doctor.program import continued, exit_code
 
+        self.prepare()
         if (examined := continued(self.directory, self.command, steps=None)) is None:
             # A quarter of the doctor's budget is for steps of the examination.
             budget_s = min(budget_s / 2, 4 * EXAMINED_S)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hotloop.cli.output import note
+from hotloop.cli.progress import progress_bar
 from hotloop.cli.tune import Asked, Given, is_config
+from hotloop.core.data_config import DataConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.ledger import Ledger
 from hotloop.core.settings import is_stored, load_settings, store_settings
 from hotloop.train.early import refuse_early
+from hotloop.train.opened_text import prepare_ahead
 from hotloop.tune import settings as tuning
 from hotloop.tune.options import options_of
 from hotloop.tune.program import run_directory
@@ -45,7 +49,7 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
 
     def told(ledger: Ledger) -> Ledger:
         if any(each.verdict for each in ledger.fixes):
-            store_settings(tuning.tuned(config, overrides, ledger, directory), out)
+            store_settings(tuning.tuned(settings, ledger, directory), out)
         best = [str(out)] if ledger.kept else words
         return replace(ledger, run_with=shlex.join(["hotloop", "train", *best]))
 
@@ -55,10 +59,17 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
         [first, [*rest, *more], shapes],
         out,
         begins=["hotloop", "tune", *words],
-        work=tuning.with_tokens,
+        work=partial(tuning.with_tokens, settings=settings),
         told=told,
         written=written,
+        prepare=partial(prepare_text, settings.config.data),
     )
+
+
+def prepare_text(data: DataConfig) -> None:
+    """So that no process that is timed does, and the start of the first one is that of all others."""
+    with progress_bar() as progress:
+        prepare_ahead(data, progress=progress, warn=note)
 
 
 def _refuse_unwritable(out: Path) -> None:

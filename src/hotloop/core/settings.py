@@ -41,6 +41,11 @@ class Settings(Generic[C]):
             self.config.replaced(changes), {**self.origins, **dict.fromkeys(changes, origin)}
         )
 
+    def with_words(self, words: Sequence[str]) -> Settings[C]:
+        """The same settings with flags, `key=value`. Raises `UsageError`, or another `ValueError` for values that it cannot have."""
+        known = known_keys(type(self.config))
+        return self.with_values(dict(_parse_override(word, known) for word in words), origin="flag")
+
     def origin(self, key: str) -> str:
         return self.origins.get(key, "default")
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hotloop.core.cache import cache_limit_bytes, entry_in_use
 from hotloop.core.config import RunConfig
@@ -17,7 +18,9 @@ from hotloop.data.prepared import Corpora, open_corpora, open_prepared
 from hotloop.data.sources import ReadOptions
 from hotloop.data.spec import Spec, cached_path
 from hotloop.data.streaming import Growing, Preparation
-from hotloop.train.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from hotloop.train.rendezvous import Rendezvous  # loads torch
 
 
 @contextmanager
@@ -64,6 +67,18 @@ def opened_text(
     finally:
         for preparation in at_work:
             preparation.close()
+
+
+def prepare_ahead(
+    data: DataConfig, *, progress: Progress, warn: Callable[[str], None] = lambda message: None
+) -> None:
+    """Prepare what is not in the cache yet, as a training would at its start; nothing of what it reads meanwhile."""
+    try:
+        if not data.stream:
+            _prepared(data.model_copy(update={"verify": "size"}), progress, warn)
+    except UsageError as error:
+        _say_in_settings(error, data)
+        raise
 
 
 def wanted_text(data: DataConfig, corpus: CorpusConfig, *, like: Path | None = None) -> Spec:

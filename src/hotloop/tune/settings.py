@@ -73,11 +73,13 @@ def command_of(config: Path, overrides: Sequence[str], out: Path) -> tuple[str, 
     return (*train, "--out", str(out))
 
 
-def with_tokens(arm: Arm) -> Arm:
-    """With the work of its steps, as its config says."""
-    config, *words = arm.command[arm.command.index("train") + 1 :]
-    overrides = [each for each in words if _key(each)]
-    tokens = load_settings(Path(config), overrides).config.global_batch_tokens
+def with_tokens(arm: Arm, *, settings: Settings) -> Arm:
+    """With the work of its steps. settings: the config as it was when all began, which trials see whatever it is by now."""
+    words = [word for word in arm.command[arm.command.index("train") + 2 :] if _key(word)]
+    try:
+        tokens = settings.with_words(words).config.global_batch_tokens
+    except ValueError:  # then the trainer says why
+        return arm
     return replace(arm, tokens_per_step=tokens)
 
 
@@ -191,11 +193,11 @@ def varied(option: Option, given: Settings) -> Words:
     )
 
 
-def tuned(config: Path, overrides: Sequence[str], ledger: Ledger, evidence: Path) -> Settings:
+def tuned(settings: Settings, ledger: Ledger, evidence: Path) -> Settings:
     """Every setting, resolved, with what was kept; each kept one says what showed it and where that lies."""
     kept = [each for name in ledger.kept for each in ledger.fixes if each.name == name]
     words = [word for each in kept for word in str(each.value).split()]
-    settings = load_settings(config, [*overrides, *words])
+    settings = settings.with_words(words)
     resolved, _ = resolve(settings, machine_for(settings))
     if ledger.together is None:
         return resolved

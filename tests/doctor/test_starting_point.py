@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.command_run import COMMAND_RUN_FILE
 from hotloop.core.connections import CONNECTIONS_FILE, NO_NETWORK, Network
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.measurement import Plan
@@ -19,6 +21,7 @@ from hotloop.doctor import starting_point
 from hotloop.doctor.starting_point import (
     before_trials,
     cut_off,
+    edited_since,
     isolation_of,
     keep_start,
     network_of,
@@ -26,7 +29,7 @@ from hotloop.doctor.starting_point import (
     start_of,
 )
 from hotloop.trial.arm import Arm
-from hotloop.trial.measure import LOG_FILE, measure
+from hotloop.trial.measure import LOG_FILE, MEASUREMENT_FILE, measure
 from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.snapshot import MAX_ENTRIES, read_snapshot
 
@@ -367,3 +370,39 @@ def test_a_name_without_an_address_is_one_clear_error(host: str) -> None:
     refuse_unknown_hosts(Network(("localhost:80", "[::1]:80", "192.0.2.1:80")))
     with pytest.raises(UsageError, match=f"no address is known of {host}: "):
         refuse_unknown_hosts(Network(("localhost:80", f"{host}:80")))
+
+
+def test_what_was_edited_after_the_examination_is_told_and_what_the_command_wrote_is_not(
+    doctor: Doctor,
+) -> None:
+    work, outside = doctor.workdir, doctor.workdir.parent / "model.yaml"
+    for name in ("conf/a.yaml", "kept.yaml", "log.txt", "names.txt"):
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_text("before")
+    (work / "tuned.yaml").write_text("name: a\ndigest: 1\n")
+    outside.write_text("before")
+    doctor.run("open('log.txt', 'w').write('after'); open('kept.yaml', 'w').write('after')")
+    command = ["python", "train.py", "names.txt", f"--model={outside}"]
+    run = {"command": command, "workdir": str(work)}
+    (doctor.directory / COMMAND_RUN_FILE).write_text(json.dumps(run))
+    (doctor.directory / MEASUREMENT_FILE).write_text("{}")
+    assert edited_since(doctor.directory) == []
+    time.sleep(0.02)  # past the grain of a file's time
+    listing = start_of(doctor.directory, work)
+    for name in ("log.txt", "tuned.yaml"):
+        (work / name).write_text("other")
+    assert edited_since(doctor.directory) == []
+    for name in ("conf/a.yaml", "names.txt"):
+        (work / name).write_text("edited")
+    (work / "train.py").unlink()
+    assert edited_since(doctor.directory) == ["conf/a.yaml", "names.txt", "train.py"]
+    said = before_trials(doctor.directory, listing)[-1]
+    assert said.startswith("conf/a.yaml and 2 other files changed after the command was examined")
+    for workdir in (
+        None,
+        listing,
+    ):  # trials see it as it is now: in place, or where it lies beside the copy
+        if workdir is not None:
+            outside.write_text("edited")
+        with pytest.raises(UsageError, match="its trials would be of another command"):
+            before_trials(doctor.directory, workdir)

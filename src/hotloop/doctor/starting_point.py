@@ -8,19 +8,22 @@ RUN/before/   isolation.json   how trials are kept apart
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from hotloop.core.command_run import COMMAND_RUN_FILE
 from hotloop.core.connections import NO_NETWORK, Connections, Network, connections_of, host_and_port
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import Isolation
 from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.doctor.directory import mapping_of
 from hotloop.report.numbers import counted, size
 from hotloop.trial.isolation import copy_workdir, list_workdir
-from hotloop.trial.measure import Workdir
+from hotloop.trial.measure import MEASUREMENT_FILE, Workdir
 from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
 from hotloop.trial.sandbox.syscalls import landlock_version, refuses_connections
 from hotloop.trial.snapshot import read_snapshot, take_snapshot
@@ -28,6 +31,8 @@ from hotloop.trial.snapshot import read_snapshot, take_snapshot
 BEFORE = "before"
 ISOLATION_FILE = "isolation.json"
 MOST_HOSTS = 4
+EDITED = (".py", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh")
+"""What people write by hand; other files decide what a command does where it names them."""
 
 
 def keep_start(directory: Path, workdir: Path, *, network: Network = NO_NETWORK) -> None:
@@ -98,8 +103,11 @@ def refuse_unknown_hosts(network: Network) -> None:
 
 
 def before_trials(directory: Path, workdir: Workdir | None) -> list[str]:
-    """What is to be said before the first trial of what was examined in `directory`."""
-    said = (weak_isolation(workdir), cut_off(directory, workdir), written_over(workdir))
+    """What is to be said before the first trial of what was examined in `directory`. Raises what `edited` raises."""
+    said = (
+        weak_isolation(workdir), cut_off(directory, workdir), written_over(workdir),
+        edited(directory, workdir),
+    )  # fmt: skip
     return [each for each in said if each]
 
 
@@ -130,6 +138,60 @@ def written_over(workdir: Workdir | None) -> str | None:
         f"{lost[0]}{others} changed while the command ran, too large to keep a copy of before: trials begin without. Where "
         "the command needs what was there, end this with Ctrl-C and let it write to another directory"
     )
+
+
+def edited(directory: Path, workdir: Workdir | None) -> str | None:
+    """What to say before trials that go on though files were edited meanwhile; `None`: none was.
+
+    Raises `UsageError` where trials would see these files as they are now.
+    """
+    if not (names := edited_since(directory)):
+        return None
+    more = f" and {counted(len(names) - 1, 'other file')}" if len(names) > 1 else ""
+    what = f"{names[0]}{more} changed after the command was examined"
+    if workdir is None or any(name.startswith(os.pardir) for name in names):
+        raise UsageError(
+            f"{what}: its trials would be of another command",
+            where=str(directory),
+            do="name another directory with --out",
+        )
+    return f"{what}: trials run it as it was then. With another --out it is examined as it is now"
+
+
+def edited_since(directory: Path) -> list[str]:
+    """Files that decide what the command of `directory` does and are others than when its examination ended, by their
+    path relative to where it runs. What it wrote itself is none of them."""
+    run, kept = mapping_of(directory / COMMAND_RUN_FILE), directory / BEFORE / "files"
+    try:
+        ended_at = (directory / MEASUREMENT_FILE).stat().st_mtime
+    except OSError:
+        return []
+    root = Path(run.get("workdir", ""))
+    words = [root / word.rpartition("=")[2] for word in run.get("command", ())]
+    named = {os.path.relpath(word, root) for word in words if word.is_file()}
+    found = {each.relative_to(kept).as_posix(): each for each in kept.rglob("*") if each.is_file()}
+    decide = {
+        name for name in {*found, *named} if name.endswith(EDITED) or name in named & found.keys()
+    }
+    return sorted(
+        name
+        for name in decide
+        if _was_edited(root / name, found.get(name), ended_at, is_named=name in named)
+    )
+
+
+def _was_edited(path: Path, before: Path | None, ended_at: float, *, is_named: bool) -> bool:
+    """before: as it was; `None`: nobody kept it."""
+    try:
+        if path.stat().st_ctime <= ended_at:  # or the command wrote it
+            return False
+        if before is None:
+            return True
+        content = before.read_bytes()
+        by_hand = is_named or b"\ndigest: " not in content  # else `hotloop tune` wrote that config
+        return by_hand and content != path.read_bytes()
+    except OSError:
+        return before is not None
 
 
 def _with_bytes(connections: Connections) -> str:

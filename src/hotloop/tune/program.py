@@ -21,7 +21,7 @@ from hotloop.doctor.directory import (
 )
 from hotloop.doctor.fix_campaign import NEEDS_OPTIMIZER, runner_for
 from hotloop.doctor.program import Examined, shown
-from hotloop.doctor.starting_point import BEFORE, before_trials
+from hotloop.doctor.starting_point import before_trials, edited_since
 from hotloop.doctor.trial_runner import BASELINE
 from hotloop.hardware.environment import read_host
 from hotloop.trial.arm import Arm
@@ -48,7 +48,7 @@ def run_directory(
             if was_interrupted(directory, command):
                 return directory
             run = begun_run(directory, command, steps=None)
-            if run and _is_as_it_was(directory, command):
+            if run and _is_as_it_was(directory):
                 return directory
             what = (
                 "was made on another machine, or of other sources"
@@ -63,17 +63,11 @@ def run_directory(
     return directory
 
 
-def _is_as_it_was(directory: Path, command: Sequence[str]) -> bool:
+def _is_as_it_was(directory: Path) -> bool:
     before, now = mapping_of(directory / "environment.json"), read_host()
-    kept = directory / BEFORE / "files"
-    named = (kept / word for word in command if not Path(word).is_absolute())
-    files = {each: each.relative_to(kept) for each in (*kept.rglob("*.py"), *named)}
-    same = (
-        file.is_file() and file.read_bytes() == each.read_bytes()
-        for each, file in files.items()
-        if each.is_file()
+    return all(before.get(key) == getattr(now, key) for key in MACHINE) and not edited_since(
+        directory
     )
-    return all(before.get(key) == getattr(now, key) for key in MACHINE) and all(same)
 
 
 def tune(

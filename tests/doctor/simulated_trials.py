@@ -54,6 +54,8 @@ class Machine:
         self.baseline_fails_in = ""
         self.not_applied_in: dict[str, str] = {}
         """Session -> the fix that says nothing there."""
+        self.torch: str | None = None
+        """The version with which processes run from here on."""
         self.unseeded = False
         """Timed processes learn from other first weights each, as scripts that set no seed do."""
         self.scatter = 0.002
@@ -103,6 +105,7 @@ class Machine:
         if self.unseeded and not place.name.startswith("losses-"):
             wrong *= 1 + 0.01 * len(self.places)
         measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
+        measured = replace(measured, environment=replace(ENVIRONMENT, torch=self.torch))
         if arm.toggled and name != self.stuck_in:
             off = STEP_S / self.gain(fixes - set(arm.toggled), name) * luck
             measured = self._toggled(measured, rest["schedule"], off)

@@ -427,6 +427,18 @@ def test_a_call_that_goes_on_may_keep_more_than_the_one_before(trying: Trying) -
     assert last.together.ratio == pytest.approx(1.8, rel=0.02)
 
 
+def test_losses_of_another_torch_are_not_called_another_learning(trying: Trying) -> None:
+    machine = Machine(product(a=1.2, b=1.5))
+    machine.other_losses = frozenset({"b"})
+    machine.unseeded = True
+    trying(machine, ["a"])
+    machine.torch = "2.13.0"
+    entry = by_name(trying(machine, ["a", "b"]))["b"]
+    assert entry.status == "rejected"
+    assert "The environments differ in `torch`: None and '2.13.0'." in entry.why
+    assert "learns something else" not in entry.why
+
+
 def test_a_finished_run_is_told_again_and_no_fix_of_it_is_lost(trying: Trying) -> None:
     machine = Machine(product(a=1.5, b=1.2))
     first = trying(machine, ["a", "b"])

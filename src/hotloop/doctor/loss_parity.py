@@ -47,6 +47,7 @@ from hotloop.judge.calibrated_parity import (
     is_plain,
     judge_calibrated,
 )
+from hotloop.judge.compare import environment_clashes
 from hotloop.judge.loss_curves import compare_levels, why_not_repeatable
 from hotloop.judge.parity import judge_parity, not_checked
 from hotloop.judge.rng_parity import (
@@ -59,6 +60,8 @@ from hotloop.judge.rng_parity import (
 from hotloop.judge.worth import PAIRS
 from hotloop.trial.arm import Arm
 
+ROUNDING_KEYS = ("device", "cpu_model", "python", "torch", "cuda")
+"""What losses are rounded by: runs that differ in one of these show nothing of a fix."""
 Run = tuple[Measurement, Path]
 """With the directory where it lies."""
 
@@ -167,6 +170,10 @@ class LossComparisons:
         """Parity of runs in which batches draw the same random numbers."""
         measurement, place = self._run(arm, steps)
         parity_class = same_rng_class_of(self._runner, fixes)
+        # A call that goes on after torch was replaced finds losses of the old one.
+        first, _ = self._run_baseline(baseline, steps)
+        if clashes := environment_clashes([first, measurement], ROUNDING_KEYS):
+            return not_checked(parity_class, clashes[0])
         runs = self._baseline_runs(baseline, steps, measurement, parity_class)
         if self.not_comparable is not None:
             return Parity("not_checked", parity_class, reason=self.not_comparable)

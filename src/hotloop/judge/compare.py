@@ -182,10 +182,12 @@ def looks_faster(verdict: Verdict) -> bool:
     return (verdict.ratio or 0.0) >= 1 + MIN_MARGIN
 
 
-def environment_clashes(measurements: Sequence[Measurement]) -> tuple[str, ...]:
+def environment_clashes(
+    measurements: Sequence[Measurement], keys: Sequence[str] = COMPARABLE_KEYS
+) -> tuple[str, ...]:
     """One sentence for each key that matters in which the environments differ."""
     sentences = []
-    for key in COMPARABLE_KEYS:
+    for key in keys:
         values = dict.fromkeys(getattr(m.environment, key) for m in measurements)
         if len(values) > 1:
             shown = " and ".join(repr(value) for value in values)

@@ -204,6 +204,22 @@ def test_edit_that_is_slow_where_its_live_form_is_fast_is_not_kept(trying: Tryin
     assert (ledger.fixes[0].status, ledger.fixes[0].why) == ("rejected", "slower")
 
 
+def test_edit_that_brings_a_part_of_what_its_live_form_does_is_kept_for_that_part(
+    trying: Trying,
+) -> None:
+    machine = toggleable(1, a=1.5)
+    quiet = machine.gain
+    machine.scatter = 0.01
+    machine.gain = lambda fixes, session: (
+        1.1 if fixes and session == "together-a" else quiet(fixes, session)
+    )
+    ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)
+    assert ledger.kept == ("a",)
+    assert ledger.together is not None
+    assert not ledger.together.switched
+    assert ledger.together.ratio == pytest.approx(1.1, abs=0.02)
+
+
 def test_gain_that_processes_hide_is_proven_within_a_budget(trying: Trying) -> None:
     machine = toggleable(1, a=1.15)
     machine.scatter = 0.2

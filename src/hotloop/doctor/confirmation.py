@@ -7,6 +7,7 @@ stack; one that has no edit stays a live form beside the edited files.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.trial_reports import WritesOutside, why_wrong
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
-from hotloop.judge.looks import LOOKS
+from hotloop.judge.looks import LARGE, LOOKS
 from hotloop.trial.arm import Arm
 from hotloop.trial.session import SessionResult
 
@@ -250,7 +251,10 @@ def checking_s(runner: TrialRunner, fixes: Sequence[Fix], name: str) -> float:
 def _checked(
     runner: TrialRunner, candidate: _Candidate, comparison: LossComparison, found: Confirmed
 ) -> Confirmed:
-    """`found`, where pairs of the edited files do not say otherwise: two that show a gain, or more that may hide it."""
+    """`found`, where pairs of the edited files do not say otherwise: two that show a gain, of a large one half of it at
+    least, or more that may hide it. Else what they say."""
+    live = found.verdict.ratio if found.verdict is not None else None
+    shows = math.sqrt(live) if live is not None and live >= LARGE else 1.0
     for num_pairs in (CHECKING_PAIRS, LOOKS[0]):
         pairs = _compared(
             runner, candidate.arm, candidate.fixes, comparison, toggled=False, pairs_now=num_pairs
@@ -260,9 +264,11 @@ def _checked(
             return pairs
         if verdict is None or verdict.num_pairs < num_pairs:
             return replace(found, status="stopped")
-        if verdict.ratio is not None and verdict.ratio > 1:
+        if verdict.ratio is not None and verdict.ratio > shows:
             return found
         if num_pairs == LOOKS[0] and not _agree(found.verdict, verdict):
+            if pairs.status == "kept":  # then theirs is the number: they are what is handed over
+                return pairs
             why = f"pairs of the edited files do not agree: {showed(verdict)}"
             return replace(found, status="rejected", why=why)
     return found

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -345,6 +346,26 @@ def test_rounds_that_were_cut_off_continue_with_what_they_had(tmp_path: Path) ->
         assert before[arm.name].items() < finished(tmp_path / arm.name).items()
         assert len(finished(tmp_path / arm.name)) == 8
         assert all(b.plan.position == 1 - c.plan.position for b, c in result.pairs)
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_pair_of_which_half_was_made_long_ago_is_made_anew(tmp_path: Path, is_old: bool) -> None:
+    plain, arms = sleeper("plain", 0.0), [sleeper(name, 0.0) for name in "xyz"]
+    in_rounds(tmp_path, plain, arms, 2)
+    # As a kill leaves it: one without its process of the baseline, one without its own, and a whole one.
+    for lost in ("x/pair-02-*-x", "y/pair-02-*-plain"):
+        (place,) = tmp_path.glob(lost)
+        shutil.rmtree(place)
+    for made in tmp_path.glob("*/*/measurement.json") if is_old else ():
+        os.utime(made, (0, 0))
+    before = {name: finished(tmp_path / name) for name in "xyz"}
+    in_rounds(tmp_path, plain, arms, 2)
+    after = {name: finished(tmp_path / name) for name in "xyz"}
+    kept = {name: dict(before[name].items() & after[name].items()) for name in "xyz"}
+    assert {name: len(each) for name, each in after.items()} == {"x": 4, "y": 4, "z": 4}
+    assert {name: len(each) for name, each in kept.items()} == (
+        {"x": 2, "y": 2, "z": 4} if is_old else {"x": 3, "y": 3, "z": 4}
+    )
 
 
 def test_a_comparison_that_fails_in_a_round_leaves_the_others_and_fails_by_itself(

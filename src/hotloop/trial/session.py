@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -50,6 +51,8 @@ from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.toggling import SETTLING, ToggleSchedule, halves, off_halves, toggle_schedule
 
 PLAN_SCHEMA = "hotloop.plan/1"
+HALF_KEPT_S = 600.0
+"""A call that goes on later than so long after half of a pair was made begins that pair again."""
 
 QUIET, DISTURBED = 0.1, 0.2
 """Shares of the CPUs that other programs take beside a process: one of a pair had its machine for itself, the other not."""
@@ -254,6 +257,7 @@ class _Session:
             self.directory / f"{kind}-{number:02d}-{'ab'[position]}-{arm.name}"
             for position, arm in enumerate(arms)
         ]
+        _forget_old_half(places)
         base, own = places[swapped], places[not swapped]
         turns, others = [*zip(arms, places, (0, 1))], list[Turn]()
         if kind == "pair" and self.beside is not None and not all(map(is_finished, places)):
@@ -277,7 +281,7 @@ class _Session:
                     raise
                 self.failed.add(arm.name)
             self.num_done += place in places
-            self._share(number, first, base, others)
+            self._share(first, base, others)
         return measured[base], measured[own]
 
     def _measures_again(self, number: int, pair: Pair, verdict: Verdict, num_new: int) -> bool:
@@ -317,15 +321,15 @@ class _Session:
             drawn = _is_before(arm, baseline, self.rounds[number - 1]) and not is_finished(base)
             position = int(not _ran_first(directory, number, baseline, arm, drawn=drawn))
             place = directory / f"pair-{number:02d}-{'ab'[position]}-{arm.name}"
+            _forget_old_half((place, _beside(place, position, baseline)))
             if arm.name not in self.failed:
                 found.append((arm, place, position))
         return found
 
-    def _share(self, number: int, baseline: Arm, base: Path, others: Sequence[Turn]) -> None:
+    def _share(self, baseline: Arm, base: Path, others: Sequence[Turn]) -> None:
         """Put the process of the baseline into each comparison whose candidate has had its turn."""
         for _, place, position in others:
-            name = f"pair-{number:02d}-{'ba'[position]}-{baseline.name}"
-            shared = place.parent / name / MEASUREMENT_FILE
+            shared = _beside(place, position, baseline) / MEASUREMENT_FILE
             if is_finished(base) and is_finished(place) and not shared.exists():
                 measured = load_measurement(base / MEASUREMENT_FILE)
                 plan = replace(measured.plan, position=1 - position)
@@ -407,6 +411,18 @@ def is_uneven(pair: Pair) -> bool:
 
 def _is_before(one: Arm, other: Arm, order: Sequence[str]) -> bool:
     return order.index(one.name) < order.index(other.name)
+
+
+def _beside(place: Path, position: int, other: Arm) -> Path:
+    """Where the other process of a pair lies. position: that of the one in `place`."""
+    return place.with_name(f"{place.name[: len('pair-00-')]}{'ba'[position]}-{other.name}")
+
+
+def _forget_old_half(places: Sequence[Path]) -> None:
+    """Have a pair made anew of which one half was made long ago: two that are far apart show what the machine did meanwhile."""
+    made = [place / MEASUREMENT_FILE for place in places if is_finished(place)]
+    if len(made) == 1 < len(places) and time.time() - made[0].stat().st_mtime > HALF_KEPT_S:
+        made[0].unlink()
 
 
 def _ran_first(directory: Path, number: int, baseline: Arm, candidate: Arm, *, drawn: bool) -> bool:

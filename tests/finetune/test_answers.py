@@ -70,6 +70,11 @@ def test_several_prompts_are_answered_as_each_alone(
         assert together[1][1:] == (160 - len(tokenizer()(LONG)["input_ids"]), "tokens")
     alone = [said(run, [prompt])[0] for prompt in PROMPTS]
     assert together[:-1] == alone
+    own, model = tokenizer(), transformers.AutoModelForCausalLM.from_pretrained(run / "model")
+    for prompt, (text, num, ended) in zip(PROMPTS, alone, strict=True):
+        ids = own(prompt, return_tensors="pt").input_ids
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=num + (ended == "end_of_text"), do_sample=False, pad_token_id=0)  # fmt: skip
+        assert own.decode(made[0, ids.shape[1] :]).removesuffix(own.eos_token) == text
     drawn = {"temperature": 1.5, "top_k": 40, "top_p": 0.9}
     together = said(run, PROMPTS, seed=5, **drawn)
     alone = [said(run, [prompt], seed=5 + n, **drawn)[0] for n, prompt in enumerate(PROMPTS)]

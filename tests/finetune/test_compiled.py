@@ -148,7 +148,7 @@ def test_auto_leaves_a_fine_tuning_uncompiled_and_says_why() -> None:
     words = ["task=classification", "data.file=x", "model.path=y"]
     settings = settings_of("classification", None, words)
     assert not settings.config.may_compile  # no compiler is looked for
-    for device, why in (("cpu", "took longer on a CPU"), ("cuda", "compiled on a GPU yet")):
+    for device, why in (("cpu", "took longer on a CPU"), ("cuda", "was not measured")):
         resolved, notes = resolve(settings, Machine(device, ("float32",), None, 2))
         assert resolved.config.train.compile is False
         assert why in resolved.origin("train.compile")

@@ -92,8 +92,8 @@ class FinetuneTrain(TrainConfig):
     init_from: None = None
     """No effect here: `model.path` is where the training starts from."""
     compile: bool | Literal["auto"] = "auto"
-    """`true` compiles the layers, once for rows of any length. `auto` does not: on a CPU steps took longer, and on a GPU it was
-    not yet run."""
+    """`true` compiles the layers, once for rows of any length. `auto` does not: on a CPU steps of encoders took longer, those of
+    decoders were not measured, and on a GPU it was not yet run."""
     attention: Literal["sdpa"] = "sdpa"
     gelu: Literal["tanh"] = "tanh"
     """No effect here: the model's own is taken."""

@@ -23,16 +23,15 @@ from hotloop.optimizations.optimization import Choice, Optimization, leaving, li
 from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
 
 BLOCKS = "blocks"
-WHY_NO_FINETUNING = {
-    "cpu": "compiled, steps of a fine-tuning took longer on a CPU",
-    "cuda": "no fine-tuning was compiled on a GPU yet",
-}
+SLOWER = "compiled, steps of an encoder took longer on a CPU"
+UNMEASURED = "whether steps of this fine-tuning are faster compiled here was not measured"
 AUTOTUNE, WITH_GRAPHS = "max-autotune-no-cudagraphs", ("max-autotune", "reduce-overhead")
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     if "task" in config:
-        return Choice(False, WHY_NO_FINETUNING[machine.device_type])
+        is_encoder = config["task"] not in ("instructions", "text")
+        return Choice(False, SLOWER if is_encoder and machine.device_type == "cpu" else UNMEASURED)
     if machine.why_no_compile is not None:
         return Choice(False, machine.why_no_compile)
     return Choice(True, "the compiler has what it needs here")

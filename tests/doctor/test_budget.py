@@ -151,6 +151,21 @@ def test_what_is_asked_for_is_enough_for_processes_that_take_up_to_twice_as_long
     gains=[0.9, 0.9, 0.9, 0.9],
     first=0.6466476494553308,
 )
+@example(
+    times=[5.901824121305303, 4.609755755412319],
+    gains=[1.3, 1.02, 1.0, 1.02],
+    first=0.7866989618591667,
+)
+@example(
+    times=[5.901871733116622, 4.677739488289812, 5.8385677390272, 5.2404588485275285],
+    gains=[1.3, 1.3, 1.0, 1.0],
+    first=1.11076849509906,
+)
+@example(
+    times=[5.90188981680291, 5.819432158646566],
+    gains=[1.3, 1.02, 0.9, 1.02],
+    first=0.9845224681232134,
+)
 @given(
     times=st.lists(st.floats(0.3, 6.0), min_size=1, max_size=30),
     gains=st.lists(st.sampled_from([0.9, 1.0, 1.02, 1.3]), min_size=1, max_size=4),

@@ -31,7 +31,7 @@ from hotloop.doctor.fix_status import (
 )
 from hotloop.doctor.fixes import LEAST_GAIN, Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
-from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_text
+from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_of, budget_text
 from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.judge.looks import LOOKS, TOTAL_ERROR, divided_levels
@@ -209,12 +209,15 @@ class FixTrials:
         if not self.unpaid:
             return None
         runner = self.runner
-        # Time that was kept for a confirmation is there again, and finished pairs take none: as much as now goes on.
         budget_s, pair_s = runner.budget_s or 0.0, runner.costs.pair_s(runner.plan)
-        is_enough = pair_s <= runner.left_s and runner.unpaid_s <= budget_s
-        if is_enough and self.undecided.issuperset(self.unpaid):
-            return self.again(f"{math.floor(budget_s)}s")
-        return self.again(budget_text(asked_s(runner, list(self.unpaid.values()), self.undecided)))
+        asked = budget_text(asked_s(runner, list(self.unpaid.values()), self.undecided))
+        # Time that was kept for a confirmation is there again, and finished pairs take none: as much as now goes on,
+        # also where no more is asked beyond it than was left over. Not where this call got nowhere.
+        is_enough = 0 < budget_s and runner.unpaid_s <= budget_s and pair_s <= runner.left_s
+        is_near = pair_s <= runner.spent_s and budget_s < budget_of(asked) <= budget_s + runner.left_s
+        if is_enough and (is_near or self.undecided.issuperset(self.unpaid)):
+            asked = f"{math.floor(budget_s)}s"
+        return self.again(asked)
 
     def _compare_losses(self, fix: Fix) -> LossComparison | TriedFix:
         """What its losses say, or why it need not be timed."""

@@ -213,8 +213,10 @@ class FixTrials:
         asked = budget_text(asked_s(runner, list(self.unpaid.values()), self.undecided))
         # Time that was kept for a confirmation is there again, and finished pairs take none: as much as now goes on,
         # also where no more is asked beyond it than was left over. Not where this call got nowhere.
-        is_enough = 0 < budget_s and runner.unpaid_s <= budget_s and pair_s <= runner.left_s
-        is_near = pair_s <= runner.spent_s and budget_s < budget_of(asked) <= budget_s + runner.left_s
+        is_enough = budget_s > 0 and runner.unpaid_s <= budget_s and pair_s <= runner.left_s
+        is_near = (
+            pair_s <= runner.spent_s and budget_s < budget_of(asked) <= budget_s + runner.left_s
+        )
         if is_enough and (is_near or self.undecided.issuperset(self.unpaid)):
             asked = f"{math.floor(budget_s)}s"
         return self.again(asked)

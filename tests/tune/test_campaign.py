@@ -60,6 +60,10 @@ class Runner:
         self.speeds, self.directory = speeds, tmp_path
         self.compared: list[tuple[list[str], list[str], int | None]] = []
         self.levels: list[Sequence[float] | None] = []
+        self.first_pairs: dict[str, Any] = {}
+        """Of the first process that was timed with each value: it compiled."""
+        self.costs_of: dict[str, Any] = {}
+        """The pair whose start says what each value costs there."""
 
     def with_fixes(self, name: str, fixes: list[Fix]) -> Arm:
         command: tuple[str, ...] = ("train", "c.yaml")
@@ -87,6 +91,7 @@ class Runner:
             records=[], census=None, plan=SimpleNamespace(warmup_steps=3, steps=10)
         )
         pair: Any = (run, run)
+        self.first_pairs.setdefault(fixes[-1].name, pair)
         return SessionResult(found, (pair,), (), self.directory)
 
     def needed_s(self, *pairs: Any, **how: Any) -> float:
@@ -118,9 +123,12 @@ def tried(
         ]
 
     monkeypatch.setattr(Campaign, "_parity", lambda self, asked: SAME)
-    monkeypatch.setattr(
-        "hotloop.tune.campaign.with_costs", lambda runner, value, entry, result: entry
-    )
+
+    def with_costs(runner: Any, value: Fix, entry: Any, result: SessionResult) -> Any:
+        runner.costs_of[value.name] = result.pairs[0]
+        return entry
+
+    monkeypatch.setattr("hotloop.tune.campaign.with_costs", with_costs)
     monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
     runner = Runner({each.replace("_", "="): speed for each, speed in speeds.items()}, tmp_path)
     rest = [
@@ -153,6 +161,7 @@ def test_what_came_first_and_stays_alone_is_proven_by_its_own_pairs(
     runner, ledger = tried(tmp_path, monkeypatch, auto=2.0, a_0=0.5, b_0=0.9, c_1=0.8)
     assert ledger.kept == ["auto"]
     assert ledger.together.ratio == 2.0
+    assert runner.costs_of["auto"] is runner.first_pairs["auto"]
     assert [new for stacked, new, now in runner.compared if now is None] == [["auto"]]
 
 

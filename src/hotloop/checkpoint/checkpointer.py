@@ -25,7 +25,7 @@ from hotloop.checkpoint.ranks import gathered, is_own, num_ranks, rank, refuse_u
 from hotloop.checkpoint.state import FILES, refuse_unlike
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.file_locks import LOCK
-from hotloop.core.files import storage_error
+from hotloop.core.files import storing
 from hotloop.core.untrusted import MAX_BYTES
 
 FORMAT = "hotloop.checkpointer/1"
@@ -293,11 +293,9 @@ def _check(stateful: Mapping[str, Any], values: Mapping[str, Any], updated: Any)
 
 def _locked(directory: Path) -> int:
     """A descriptor; its lock goes with this process. Not `flock`: a loader's worker that outlives it would hold that on."""
-    try:
+    with storing(directory, "save a checkpoint"):
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise storage_error(error, directory, "save a checkpoint") from error
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError) as error:

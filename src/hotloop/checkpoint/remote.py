@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from hotloop.checkpoint import store
 from hotloop.checkpoint.entries import Entry, StoredFile, step_of
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
-from hotloop.core.files import storage_error, write_atomically
+from hotloop.core.files import storing, write_atomically
 from hotloop.core.untrusted import MAX_BYTES
 
 T = TypeVar("T")
@@ -271,10 +271,8 @@ class Remote:
                 if (left := left - len(piece)) < 0:
                     raise Damaged(f"{at} has more than {said.bytes} bytes")
                 digest.update(piece)
-                try:
+                with storing(to, "download a checkpoint"):
                     out.write(piece)
-                except OSError as error:
-                    raise storage_error(error, to, "download a checkpoint") from error
         if digest.hexdigest() != said.sha256:
             raise Damaged(f"{at} was altered: its checksum differs")
 

@@ -39,7 +39,7 @@ from hotloop.checkpoint.entries import (
 from hotloop.checkpoint.state import FILES
 from hotloop.core.config import CheckpointConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.core.files import fsync_directory, storage_error, write_atomically
+from hotloop.core.files import fsync_directory, storage_error, storing, write_atomically
 from hotloop.core.tensor_file import read_tensors
 from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 
@@ -96,10 +96,8 @@ def save(
 def new_directory(root: Path, step: int) -> Path:
     """A step directory that never was: a checkpoint is written into it, and `commit` makes it one."""
     directory = root / f"step-{step:08d}-{uuid.uuid4().hex[:8]}"
-    try:
+    with storing(directory, "save a checkpoint"):
         directory.mkdir(parents=True)
-    except OSError as error:
-        raise storage_error(error, directory, "save a checkpoint") from error
     return directory
 
 
@@ -122,11 +120,9 @@ def commit(directory: Path, names: list[str], *, saved_at: float | None = None) 
         if isinstance(error, EnvironmentFailed):
             raise
         raise storage_error(error, directory, "save a checkpoint") from error
-    try:
-        fsync_directory(directory.parent)
+    with storing(directory, "save a checkpoint"):
+        fsync_directory(directory.parent)  # it is whole, but perhaps not after a loss of power
         fsync_directory(directory.parent.parent)
-    except OSError as error:  # it is whole here, but perhaps not after a loss of power
-        raise storage_error(error, directory, "save a checkpoint") from error
     return Checkpoint(directory, step, frozenset(files))
 
 

@@ -193,17 +193,15 @@ def write_object(value: dict[str, Any], file: str) -> None:
         click.echo(json.dumps(plain, indent=1, allow_nan=False))
         refuse_lost_output()
         return
-    from hotloop.core.files import storage_error, write_json
+    from hotloop.core.files import storing, write_json
 
     path = Path(file)
     if not path.parent.is_dir():
         raise _no_directory(path)
     if path.exists() and not path.is_file():
         # A device, a pipe or `/dev/fd/N`: written into. Renaming a file over it would destroy it.
-        try:
+        with storing(path, "write"):
             path.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise storage_error(error, path, "write") from error
         return
     write_json(path.resolve(), plain)  # resolved: a symbolic link stays one
 

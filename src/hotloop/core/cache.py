@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hotloop.core.errors import UsageError
 from hotloop.core.file_locks import is_held, lock_file
-from hotloop.core.files import storage_error
+from hotloop.core.files import storing
 
 
 def cache_directory() -> Path:
@@ -76,15 +76,13 @@ def entry_in_use(path: Path) -> None:
     if path in _held or not _is_entry(path):
         return
     lock = _lock_of(path)
-    try:
+    with storing(lock, "use the cache"):
         lock.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = lock_file(lock, shared=True, wait=True)
         except OSError:
             descriptor = None  # a file system without locks: then nothing is evicted either
         lock.touch()
-    except OSError as error:
-        raise storage_error(error, lock, "use the cache") from error
     _held[path] = descriptor
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hotloop.core.errors import EnvironmentFailed
-from hotloop.core.files import fsync_directory, process_space, remove_temporaries, storage_error
+from hotloop.core.files import fsync_directory, process_space, remove_temporaries, storing
 
 
 def lock_file(
@@ -54,7 +54,7 @@ def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
 
     Where it is not `wanted` the directory is only made: another process of the training holds it.
     """
-    try:
+    with storing(directory, "make the run directory"):
         made = [each for each in (directory, *directory.parents) if not each.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         for each in made:  # else a loss of power takes the run with all its checkpoints
@@ -62,8 +62,6 @@ def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
         # For reading as well: where a named pipe is in its place, that one would else wait for a reader.
         flags = os.O_RDWR | os.O_CREAT
         file = os.fdopen(os.open(directory / LOCK, flags, 0o666), "rb+", 0) if wanted else None
-    except OSError as error:
-        raise storage_error(error, directory, "make the run directory") from error
     if file is None:
         yield
         return

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,13 +61,19 @@ def storage_error(error: OSError, path: Path | str, doing: str) -> EnvironmentFa
     return EnvironmentFailed(f"cannot {doing}: {reason}", where=str(path), do=remedy)
 
 
-def append_line(path: Path, value: dict[str, Any], doing: str) -> None:
-    """Add a line of JSON to a file, also behind one that a killed process left torn. Raises `EnvironmentFailed`."""
+@contextmanager
+def storing(path: Path | str, doing: str) -> Iterator[None]:
+    """Within it an `OSError` becomes the `storage_error` of `path`."""
     try:
-        with path.open("ab", buffering=0) as file:
-            file.write(b"\n" + json.dumps(value).encode())
+        yield
     except OSError as error:
         raise storage_error(error, path, doing) from error
+
+
+def append_line(path: Path, value: dict[str, Any], doing: str) -> None:
+    """Add a line of JSON to a file, also behind one that a killed process left torn. Raises `EnvironmentFailed`."""
+    with storing(path, doing), path.open("ab", buffering=0) as file:
+        file.write(b"\n" + json.dumps(value).encode())
 
 
 def fsync_directory(path: Path) -> None:

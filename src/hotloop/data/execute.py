@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from hotloop.core.files import storage_error
+from hotloop.core.files import storing
 from hotloop.core.progress import Progress
 from hotloop.data.encode import Worker
 from hotloop.data.engines import AUTO, REFERENCE, Routing, route
@@ -76,10 +76,8 @@ class Executor:
         keyed = [(job, job_key(job, recipe)) for job in jobs]
 
         def done(number: int, record: JobRecord) -> None:
-            try:
+            with storing(staging.path, "write the prepared text"):
                 make_durable(record.files, staging.path)
-            except OSError as error:
-                raise storage_error(error, staging.path, "write the prepared text") from error
             staging.write(number, record)
             records[number] = record
             self._done[number] = record  # once, also where its split had to be another

@@ -26,6 +26,7 @@ from hotloop.core.files import (
     fsync_directory,
     read_json,
     storage_error,
+    storing,
     write_atomically,
     write_json,
 )
@@ -87,12 +88,10 @@ def is_finished(target: Path, *, force: bool = False) -> bool:
             where=str(target),
             do="choose an empty or a new directory",
         )
-    try:
+    with storing(target, "clear away an unfinished preparation"):
         if MANIFEST not in names:
             for name in names - leftovers:
                 (target / name).unlink()
-    except OSError as error:
-        raise storage_error(error, target, "clear away an unfinished preparation") from error
     return MANIFEST in names
 
 
@@ -121,7 +120,7 @@ class Staging:
             "keys": keys,
         }
         plan = (json.dumps(described) + "\n").encode()
-        try:
+        with storing(target, "prepare a directory"):
             if not ((self.path / PLAN).exists() and (self.path / PLAN).read_bytes() == plan):
                 if (self.path / PLAN).exists():
                     if self._old.exists():
@@ -132,8 +131,6 @@ class Staging:
                 write_atomically(self.path / PLAN, plan)  # last: who reads it finds the rest
             for path in self.path.glob(".*.part"):
                 path.unlink()
-        except OSError as error:
-            raise storage_error(error, target, "prepare a directory") from error
 
     def records(self) -> dict[int, JobRecord]:
         """The finished jobs, by number; one whose shards are not what it says is done again."""
@@ -255,7 +252,7 @@ def commit(target: Path) -> None:
     staging = target / STAGING
     manifest = read_json(staging / MANIFEST, Manifest)
     new = [TOKENIZER, *(name for job in manifest.jobs for name in job.files)]
-    try:
+    with storing(target, "write the prepared text"):
         fsync_directory(staging)
         (target / MANIFEST).unlink(missing_ok=True)
         fsync_directory(target)  # never the old manifest beside new shards
@@ -268,8 +265,6 @@ def commit(target: Path) -> None:
         fsync_directory(target)
         os.replace(staging / MANIFEST, target / MANIFEST)
         fsync_directory(target)
-    except OSError as error:
-        raise storage_error(error, target, "write the prepared text") from error
     discard_staging(target)
 
 

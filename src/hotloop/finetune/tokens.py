@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hotloop.core.cache import cache_directory, entry_in_use, make_room
 from hotloop.core.errors import UsageError
-from hotloop.core.files import storage_error
+from hotloop.core.files import storing
 from hotloop.finetune.examples import Examples
 
 Tokens = list[np.ndarray]
@@ -82,12 +82,10 @@ def cached(name: str, num: int, make: Callable[[], Tokens]) -> Tokens:
 
 def _keep(path: Path, arrays: Tokens) -> None:
     lengths = np.array([len(ids) for ids in arrays], dtype=np.int64)
-    try:
+    with storing(path, "keep the tokens"):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent)
         os.close(descriptor)
         safetensors.numpy.save_file({"ids": np.concatenate(arrays), "lengths": lengths}, temporary)
         os.replace(temporary, path)
-    except OSError as error:
-        raise storage_error(error, path, "keep the tokens") from error
     make_room()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.core.files import storage_error, write_atomically
+from hotloop.core.files import storing, write_atomically
 from hotloop.core.untrusted import TORN, object_lines
 from hotloop.train.interruption import StopRequest
 from hotloop.train.run import Run
@@ -70,13 +70,11 @@ def _line(evaluation: Evaluation) -> str:
 
 
 def _append(run: Run, evaluation: Evaluation) -> None:
-    try:
-        with run.evals_file.open("a", encoding="utf-8") as file:
-            file.write(_line(evaluation))
-            file.flush()
-            os.fsync(file.fileno())  # before the checkpoint behind which nobody makes it again
-    except OSError as error:
-        raise storage_error(error, run.evals_file, "record an evaluation") from error
+    path = run.evals_file
+    with storing(path, "record an evaluation"), path.open("a", encoding="utf-8") as file:
+        file.write(_line(evaluation))
+        file.flush()
+        os.fsync(file.fileno())  # before the checkpoint behind which nobody makes it again
 
 
 def read_evaluations(run: Run) -> list[Evaluation]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from hotloop.core.config import LoopConfig, RunConfig
-from hotloop.core.files import storage_error
+from hotloop.core.files import storing
 from hotloop.core.ranks import Ranks
 from hotloop.probe.phases import PhaseClock
 
@@ -66,10 +66,8 @@ class Watchdog:
         if self.tick_s == math.inf:
             yield
             return
-        try:
+        with storing(self._path, "write stacks"):
             file = self._path.open("ab", buffering=0)
-        except OSError as error:
-            raise storage_error(error, self._path, "write stacks") from error
         with file:
             self.step, self._seen, self._watched = -1, -1, (clock, file)
             try:

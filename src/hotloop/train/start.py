@@ -26,12 +26,7 @@ from hotloop.checkpoint.upload import Uploader
 from hotloop.core.config import LoopConfig
 from hotloop.core.errors import Interrupted
 from hotloop.core.file_locks import locked
-from hotloop.core.files import (
-    ROLLBACKS_FILE,
-    storage_error,
-    write_atomically,
-    write_json,
-)
+from hotloop.core.files import ROLLBACKS_FILE, storing, write_atomically, write_json
 from hotloop.core.judgement import MODEL_FILE
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
@@ -420,11 +415,8 @@ def record_rollback(run: Run, found: RollBack) -> None:
     if run.sessions is not None:
         run.sessions.rolled_back(lost_s)
     path = run.directory / ROLLBACKS_FILE
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-    except OSError as error:
-        raise storage_error(error, path, "record a rollback") from error
+    with storing(path, "record a rollback"), path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
 
 
 def keep_rollbacks(directory: Path, count: int) -> None:
@@ -432,8 +424,6 @@ def keep_rollbacks(directory: Path, count: int) -> None:
     path = directory / ROLLBACKS_FILE
     if not path.exists():
         return
-    try:
+    with storing(path, "read the rollbacks"):
         lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise storage_error(error, path, "read the rollbacks") from error
     write_atomically(path, b"".join(lines[:count]))

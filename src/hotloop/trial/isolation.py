@@ -20,7 +20,7 @@ from pathlib import Path
 from hotloop.core.child import OF_A_TRIAL
 from hotloop.core.command_run import COMMAND_RUN_FILE
 from hotloop.core.errors import UsageError
-from hotloop.core.files import storage_error, write_atomically
+from hotloop.core.files import storing, write_atomically
 
 MAX_COPY_BYTES = 512 << 20
 MAX_COPY_FILES = 20_000
@@ -91,7 +91,7 @@ def list_workdir(root: Path, *, without: Path) -> Listing:
 
 def copy_workdir(listing: Listing, target: Path) -> None:
     """Make the copy. Links lead to the originals; raises `EnvironmentFailed` on a full disk."""
-    try:
+    with storing(target, "copy the working directory"):
         target.mkdir(parents=True)
         for directory in listing.directories:
             (target / directory).mkdir(parents=True, exist_ok=True)
@@ -102,8 +102,6 @@ def copy_workdir(listing: Listing, target: Path) -> None:
                 continue
         for relative, destination in listing.links:
             (target / relative).symlink_to(destination)
-    except OSError as error:
-        raise storage_error(error, target, "copy the working directory") from error
 
 
 def lay_over(files: Mapping[str, bytes], work: Path) -> None:
@@ -115,13 +113,11 @@ def lay_over(files: Mapping[str, bytes], work: Path) -> None:
     for relative, content in files.items():
         target = (work / relative).resolve()
         assert target.is_relative_to(work.resolve()), f"{relative} leads out of the trial"
-        try:
+        with storing(target, "edit a file of a trial"):
             mode = target.stat().st_mode if target.exists() else None
             write_atomically(target, content)
             if mode is not None:
                 target.chmod(mode)
-        except OSError as error:
-            raise storage_error(error, target, "edit a file of a trial") from error
 
 
 def in_copy(text: str, original: Path, copy: Path) -> str:
@@ -159,15 +155,13 @@ def offline(directory: Path) -> dict[str, str]:
 def temporary_directory(trial: Path) -> Iterator[Path]:
     """A TMPDIR for one trial: inside it, unless worker sockets would not fit such a long path."""
     inside = trial / "tmp"
-    try:
+    with storing(inside, "make a temporary directory"):
         if len(str(inside)) <= MAX_TMPDIR_LENGTH:
             inside.mkdir(exist_ok=True)
             path = inside
         else:
             path = Path(tempfile.mkdtemp(prefix="hotloop-"))
             inside.symlink_to(path)  # so that it is found again when this process was killed
-    except OSError as error:
-        raise storage_error(error, inside, "make a temporary directory") from error
     try:
         yield path
     finally:

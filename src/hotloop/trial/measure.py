@@ -26,7 +26,7 @@ import hotloop
 from hotloop.core import child
 from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
-from hotloop.core.files import read_json, storage_error, to_plain, write_atomically
+from hotloop.core.files import read_json, storage_error, storing, to_plain, write_atomically
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.memory_use import read_memory_notes, refuses_memory
 from hotloop.hardware.environment import read_host
@@ -189,13 +189,11 @@ def _prepared(
 ) -> tuple[list[str], Path]:
     """The command, and the directory in which it runs; what they need is made in `directory`."""
     run, work = directory / "run", directory / "work"
-    try:
+    with storing(directory, "prepare a trial"):
         run.mkdir(parents=True)
         cache.mkdir(parents=True, exist_ok=True)
         if workdir is None and arm.workdir is None:
             work.mkdir()
-    except OSError as error:
-        raise storage_error(error, directory, "prepare a trial") from error
     command = [argument.replace(RUN_PLACEHOLDER, str(run)) for argument in arm.command]
     if isinstance(workdir, Layered):
         return command, workdir.root
@@ -288,10 +286,8 @@ def _is_users(work: Path, directory: Path) -> bool:
 def server_environment(arm: Arm, directory: Path, *, cache: Path) -> dict[str, str]:
     """What processes of `arm` have in common, for the one in `directory` that they are forked from."""
     temporary = directory / "tmp"
-    try:
+    with storing(directory, "prepare trials"):
         temporary.mkdir(parents=True)
-    except OSError as error:
-        raise storage_error(error, directory, "prepare trials") from error
     env = _variables(arm, Plan(0, 1, 1.0), directory, temporary, cache, "")
     return without_own_variables(env)
 
@@ -319,9 +315,7 @@ def only_hotloop(directory: Path) -> Path:
     """Make a directory for PYTHONPATH that holds the hotloop package and nothing else of ours."""
     path = directory / "path"
     package = Path(hotloop.__file__).resolve().parent
-    try:
+    with storing(path, "prepare a trial"):
         path.mkdir()
         (path / "hotloop").symlink_to(package)
-    except OSError as error:
-        raise storage_error(error, path, "prepare a trial") from error
     return path

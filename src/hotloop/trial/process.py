@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import CommandFailed, UsageError
-from hotloop.core.files import storage_error
+from hotloop.core.files import storing
 from hotloop.hardware.telemetry import OtherPrograms
 from hotloop.trial import watchdog
 from hotloop.trial.forking import Forked
@@ -67,10 +67,8 @@ def run_process(
     token = secrets.token_hex(watchdog.TOKEN_BYTES)
     outer = env.get(watchdog.TRIAL)
     child_env = {**env, watchdog.TRIAL: f"{outer}:{token}" if outer else token}
-    try:
+    with storing(log, "write the log"):
         output = log.open("wb")
-    except OSError as error:
-        raise storage_error(error, log, "write the log") from error
     process: Process | None = None
     polite = True
     with output:

@@ -27,7 +27,7 @@ from zlib import crc32
 from hotloop import __version__
 from hotloop.core.errors import CommandFailed, Interrupted, UsageError
 from hotloop.core.file_locks import lock_file
-from hotloop.core.files import storage_error, write_json
+from hotloop.core.files import storing, write_json
 from hotloop.core.judgement import JudgedSteps, Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import PairProgress, Progress, silent
@@ -128,10 +128,8 @@ def compare_arms(
     process has ended, and `EnvironmentFailed` when the disk refuses.
     """
     _refuse_bad_arms(baseline, candidate, plan)
-    try:
+    with storing(directory, "make the directory"):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error(error, directory, "make the directory") from error
     with alone_in(directory):
         for place, arm, its_plan in (
             (directory, candidate, plan),
@@ -506,10 +504,8 @@ def _difference(stored: object, content: dict[str, object]) -> str:
 def alone_in(directory: Path) -> Iterator[None]:
     """Hold the session's lock file; the kernel lets go of it however this process ends."""
     path = directory / SESSION_MARK
-    try:
+    with storing(path, "write"):
         descriptor = lock_file(path)
-    except OSError as error:
-        raise storage_error(error, path, "write") from error
     if descriptor is None:
         raise UsageError(
             "another hotloop is measuring in this directory",

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotloop.core.errors import UsageError
-from hotloop.core.files import storage_error, write_atomically
+from hotloop.core.files import storing, write_atomically
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.trial.isolation import holds_trials, is_python_environment
 
@@ -146,7 +146,7 @@ def take_snapshot(root: Path, kept: Path) -> Snapshot:
     """
     root, kept = root.resolve(), kept.resolve()
     seen = _look(root, kept)
-    try:
+    with storing(kept, "keep the working directory as it is"):
         kept.mkdir()
         copied = frozenset(_copied(root, seen.files, kept / "files"))
         content = {
@@ -157,8 +157,6 @@ def take_snapshot(root: Path, kept: Path) -> Snapshot:
             "copied": sorted(copied),
         }
         write_atomically(kept / SNAPSHOT_FILE, json.dumps(content).encode())
-    except OSError as error:
-        raise storage_error(error, kept, "keep the working directory as it is") from error
     return Snapshot(root, kept, seen.files, frozenset(seen.directories), seen.links, copied)
 
 

@@ -35,6 +35,7 @@ from hotloop.core.files import (
     fsync_directory,
     read_json,
     storage_error,
+    storing,
     write_atomically,
     write_json,
 )
@@ -86,11 +87,9 @@ class Round:
     def begin(staging: Path, work: Work) -> Round:
         """A new one in `staging`. Raises `EnvironmentFailed`."""
         made = Round(staging / f"round-{secrets.token_hex(4)}")
-        try:
+        with storing(staging, "prepare a directory"):
             for name in ("", "ranks", "failed", "logs"):
                 (made.path / name).mkdir()
-        except OSError as error:
-            raise storage_error(error, staging, "prepare a directory") from error
         content = pickle.dumps((versions(), pickle.dumps(work)))
         write_atomically(made.path / _WORK, content)
         return made
@@ -229,21 +228,19 @@ def collect(round_: Round, wanted: Mapping[int, str], vocabulary_size: int) -> d
         return number, record, record_damage(record, path.parent, id_type_of(vocabulary_size))
 
     taken: dict[int, JobRecord] = {}
-    try:
-        with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
-            for number, record, wrong in threads.map(look, list(found)):
-                if wrong is not None:
-                    round_.fail(f"damaged-{number:05d}", EnvironmentFailed(f"damaged: {wrong}"))
-                    found[number].unlink(missing_ok=True)
-                elif record is not None:
-                    for name in record.files:
-                        os.replace(found[number].with_name(name), staging / name)
-                    fsync_directory(staging)
-                    write_json(record_path(staging, number), record)
-                    found[number].unlink(missing_ok=True)
-                    taken[number] = record
-    except OSError as error:
-        raise storage_error(error, staging, "collect what the ranks made") from error
+    workers = max(int(cpu_quota()), 1)
+    with storing(staging, "collect what the ranks made"), ThreadPoolExecutor(workers) as threads:
+        for number, record, wrong in threads.map(look, list(found)):
+            if wrong is not None:
+                round_.fail(f"damaged-{number:05d}", EnvironmentFailed(f"damaged: {wrong}"))
+                found[number].unlink(missing_ok=True)
+            elif record is not None:
+                for name in record.files:
+                    os.replace(found[number].with_name(name), staging / name)
+                fsync_directory(staging)
+                write_json(record_path(staging, number), record)
+                found[number].unlink(missing_ok=True)
+                taken[number] = record
     return taken
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import hotloop
 from hotloop.core.connections import NO_NETWORK, Network, host_and_port
 from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.core.files import storage_error
+from hotloop.core.files import storing
 from hotloop.trial.process import Finished
 from hotloop.trial.sandbox.launcher import FAILED, NOT_RUN
 from hotloop.trial.snapshot import Snapshot
@@ -100,7 +100,7 @@ def _layered(
         + [(str(place / _EDITED / name), name) for name in contents],
         "links": changes.links,
     }
-    try:
+    with storing(place, "prepare a trial"):
         (place / "root").mkdir(parents=True)
         for name, content in contents.items():
             target, original = place / _EDITED / name, layered.root / name
@@ -108,8 +108,6 @@ def _layered(
             target.write_bytes(content)
             if original.exists():
                 target.chmod(original.stat().st_mode)
-    except OSError as error:
-        raise storage_error(error, place, "prepare a trial") from error
     return _described(spec, place)
 
 
@@ -125,11 +123,9 @@ def _described(spec: Mapping[str, Any], place: Path) -> Path:
     # A file, not an argument: those are bounded, and shown to everyone.
     file = place / "spec.json"
     content = {**spec, "failure": str(place / _FAILURE_FILE)}
-    try:
+    with storing(file, "prepare a trial"):
         place.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content), encoding="utf-8")
-    except OSError as error:
-        raise storage_error(error, file, "prepare a trial") from error
     return file
 
 
@@ -205,10 +201,8 @@ def storage_for(directory: Path, workdir: Path) -> Storage | None:
 
 def _holds(directory: Path, workdir: Path, storage: Storage) -> bool:
     """Tried for real: a file is written in a sandbox, and must not be there afterwards."""
-    try:
+    with storing(directory, "prepare a trial"):
         place = Path(tempfile.mkdtemp(prefix=".sandbox-", dir=directory))
-    except OSError as error:
-        raise storage_error(error, directory, "prepare a trial") from error
     try:
         outside, shown = place / "outside", place / "seen" / "shown"
         outside.mkdir()

@@ -172,7 +172,9 @@ def test_extras_that_are_named_are_there_and_listed() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = set(project["optional-dependencies"]) - {"dev"}
     sources = (path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py"))
-    named = {name for text in sources for name in re.findall(r"hotloop\[(\w+)\]", text)}
+    saying = r"(?:hotloop\[|(?:pip_install|not_installed|importing)\([\"'])(\w+)"
+    named = {name for text in sources for name in re.findall(saying, text)}
+    assert {"zstd", "pid", "lora", "fast"} <= named
     assert named | set(EXTRAS.values()) <= extras
     using = (REPOSITORY / "docs" / "USING.md").read_text(encoding="utf-8")
     listed = using[using.index("| extra |") : using.index("## From a clone")]

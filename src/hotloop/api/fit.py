@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.api.run import Run, note
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, not_installed
 from hotloop.core.file_locks import refuse_busy
 from hotloop.core.settings import load_settings
 from hotloop.core.task_scores import TaskScores
@@ -87,7 +87,7 @@ def _fit_module(
     try:
         from torch import nn
     except ModuleNotFoundError as error:
-        raise UsageError("hotloop.fit needs torch", do="pip install 'hotloop[train]'") from error
+        raise not_installed("train", "hotloop.fit needs torch") from error
     if not isinstance(model, nn.Module):
         raise UsageError(
             f"the model is of type {type(model).__name__}",

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.entries import Entry, StoredFile, step_of
-from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
+from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError, importing, pip_install
 from hotloop.core.files import storing, write_atomically
 from hotloop.core.untrusted import MAX_BYTES
 
@@ -69,7 +69,7 @@ class Remote:
             self._fs, path = fsspec.core.url_to_fs(self.url, skip_instance_cache=True)
         except (ImportError, ValueError) as error:
             extra = EXTRAS.get(protocol) if isinstance(error, ImportError) else None
-            do = f"pip install 'hotloop[{extra}]'" if extra else "for example s3://bucket/prefix"
+            do = pip_install(extra) if extra else "for example s3://bucket/prefix"
             raise UsageError(f"cannot open {protocol}://: {error}", where=url, do=do) from error
         self._root = str(path).rstrip("/")
         self._is_local = protocol in ("file", "local")
@@ -323,11 +323,8 @@ def _stored(name: str, said: StoredFile) -> str:
 
 
 def _zstd() -> Any:
-    try:
+    with importing("zstd", "compressed checkpoints need the package zstandard"):
         import zstandard
-    except ModuleNotFoundError as error:
-        what = "compressed checkpoints need the package zstandard"
-        raise UsageError(what, do="pip install 'hotloop[zstd]'") from error
     return zstandard
 
 

@@ -22,7 +22,7 @@ from hotloop.checkpoint.background import give_way
 from hotloop.checkpoint.entries import Manifest, retired, step_of
 from hotloop.checkpoint.remote import RECORDS, Damaged, Remote
 from hotloop.core.config import CheckpointConfig
-from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.errors import EnvironmentFailed, not_installed
 from hotloop.core.untrusted import open_regular
 
 
@@ -37,8 +37,7 @@ class Uploader:
         """Raises `UsageError` for a URL that cannot be opened, and where zstandard is asked for and missing."""
         installed = importlib.util.find_spec("zstandard") is not None
         if config.compress is True and not installed:
-            what = "`checkpoint.compress: true` needs the package zstandard"
-            raise UsageError(what, do="pip install 'hotloop[zstd]'")
+            raise not_installed("zstd", "`checkpoint.compress: true` needs the package zstandard")
         self.remote = Remote(f"{(config.upload or '').rstrip('/')}/{name}", wait=self._sleep)
         self.problem: str | None = None
         """Why the newest checkpoint that was taken is not there."""

@@ -11,7 +11,7 @@ from hotloop.cli.output import json_option, note, write_object
 from hotloop.cli.progress import progress_bar
 from hotloop.core.cache import cache_directory, cache_limit_bytes, entries
 from hotloop.core.ceilings import Ceilings
-from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.errors import EnvironmentFailed, pip_install
 from hotloop.core.files import to_plain
 from hotloop.core.measurement import Environment
 from hotloop.hardware.environment import read_host, store_ceilings, stored_ceilings
@@ -20,7 +20,7 @@ from hotloop.report import numbers
 from hotloop.report.machine import ceiling_rows, environment_rows
 from hotloop.report.terminal import render_rows
 
-NO_TORCH = "torch is not installed beside hotloop (pip install 'hotloop[train]')"
+NO_TORCH = f"torch is not installed beside hotloop ({pip_install('train')})"
 
 
 @click.command()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import click
 
 from hotloop.cli.output import json_option, write_object
+from hotloop.core.errors import pip_install
 
 
 @click.command()
@@ -52,7 +53,7 @@ def export(
 
     if verify is None:
         verify = importlib.util.find_spec("transformers") is not None
-        why_not = "transformers is not installed; pip install 'hotloop[export]'"
+        why_not = f"transformers is not installed; {pip_install('export')}"
     else:
         why_not = "--no-verify"
     trained = load_trained(run, "cpu", weights=weights, step=step)

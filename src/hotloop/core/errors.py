@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -45,6 +47,25 @@ class HotloopError(Exception):
 
 class UsageError(HotloopError, ValueError):
     """The user's input is wrong: a setting, a file, an argument."""
+
+
+def pip_install(extra: str) -> str:
+    """The command that brings the packages of an extra."""
+    return f"pip install 'hotloop[{extra}]'"
+
+
+def not_installed(extra: str, what: str, *, where: str | None = None) -> UsageError:
+    """`what` needs a package of `extra` that is missing."""
+    return UsageError(what, where=where, do=pip_install(extra))
+
+
+@contextmanager
+def importing(extra: str, what: str, *, where: str | None = None) -> Iterator[None]:
+    """Within it an import that fails becomes `not_installed`."""
+    try:
+        yield
+    except ImportError as error:
+        raise not_installed(extra, what, where=where) from error
 
 
 class EnvironmentFailed(HotloopError, RuntimeError):

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, importing
 from hotloop.data.tokenizer_library import bpe_json, merges_of
 
 SENTENCEPIECE = "sentencepiece"
@@ -87,14 +87,8 @@ def _proto_of(values: dict[str, Any], where: str) -> bytes:
 
 
 def _processor(proto: bytes, where: str) -> Any:
-    try:
+    with importing("sentencepiece", "the package sentencepiece is not installed", where=where):
         import sentencepiece
-    except ImportError as error:
-        raise UsageError(
-            "the package sentencepiece is not installed",
-            where=where,
-            do="pip install 'hotloop[sentencepiece]'",
-        ) from error
     refused = UsageError(
         "not a sentencepiece model",
         where=where,

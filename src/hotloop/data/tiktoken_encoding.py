@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hotloop.core.errors import UsageError, first_line
+from hotloop.core.errors import UsageError, first_line, importing
 from hotloop.data.tokenizer_library import BYTE_NAMES, Tokenizers, bpe_json, merges_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ PREFIX = "tiktoken:"
 MOST_UNUSED = 4096
 DOWNLOAD_S = 60.0
 """For the file of an encoding, after which its server is given up."""
-INSTALL = "pip install 'hotloop[tiktoken]'"
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _SAME = {
@@ -117,12 +116,8 @@ def tiktoken_json(name: str) -> str:
 
 def _encoding(name: str) -> tiktoken.Encoding:
     where = f"tokenizer {PREFIX}{name}"
-    try:
+    with importing("tiktoken", "the package tiktoken is not installed", where=where):
         import tiktoken
-    except ImportError as error:
-        raise UsageError(
-            "the package tiktoken is not installed", where=where, do=INSTALL
-        ) from error
     try:
         known = tiktoken.list_encoding_names()
     except Exception as error:  # whatever a plugin does

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError, not_installed
 
 PER_SECOND = 50
 ATTACHING_S = 120.0
@@ -88,7 +88,7 @@ def sample_stacks(pid: int, seconds: int) -> Mapping[tuple[int, str], tuple[Stac
     beside = str(Path(sys.executable).parent)
     program = shutil.which("py-spy", path=beside) or shutil.which("py-spy")
     if program is None:
-        raise UsageError("--pid needs py-spy", do="pip install 'hotloop[pid]'")
+        raise not_installed("pid", "--pid needs py-spy")
     with TemporaryDirectory(prefix="hotloop-stacks-") as directory:
         file = Path(directory) / "stacks.json"
         words = [program, "record", "--pid", str(pid), "--duration", str(seconds)]

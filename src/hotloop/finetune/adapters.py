@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hotloop.core.causal_config import LoraConfig
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, pip_install
 from hotloop.models.export import TOLERANCE, ExportDiffers, appearing_whole, quiet
 from hotloop.optimizations.precision.autocast import DTYPES
 
@@ -24,7 +24,7 @@ MERGED_TOLERANCE = 1e-4
 def check_lora(config: LoraConfig) -> None:
     """Raises `UsageError` for what is not installed."""
     if config.rank:
-        _check_installed("peft", "model.lora.rank", "pip install 'hotloop[lora]'")
+        _check_installed("peft", "model.lora.rank", pip_install("lora"))
     if config.quantize != "none":
         for package in ("bitsandbytes", "accelerate"):
             _check_installed(package, "model.lora.quantize", f"pip install {package}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import safetensors
 
-from hotloop.core.errors import UsageError, first_line
+from hotloop.core.errors import UsageError, first_line, not_installed
 
 Warn = Callable[[str], None]
 HUB_TIMEOUT_S = 5.0
@@ -31,9 +31,7 @@ def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
 
         from hotloop.models.export import quiet
     except ModuleNotFoundError as error:
-        raise UsageError(
-            "fine-tuning needs transformers", do="pip install 'hotloop[export]'"
-        ) from error
+        raise not_installed("export", "fine-tuning needs transformers") from error
     source = str(check_source(path) or _by_name(path, warn))
     common = {"trust_remote_code": False, "local_files_only": Path(source).is_dir()}
     try:

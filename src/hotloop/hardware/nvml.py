@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from hotloop.core.errors import pip_install
 from hotloop.core.telemetry import GpuSample
 
 THROTTLE_REASONS = {
@@ -33,7 +34,7 @@ class Gpus:
         try:
             nvml: Any = importlib.import_module("pynvml")
         except ImportError:
-            self.why_none = "nvidia-ml-py is not installed: pip install 'hotloop[gpu]'"
+            self.why_none = f"nvidia-ml-py is not installed: {pip_install('gpu')}"
             return
         try:
             nvml.nvmlInit()

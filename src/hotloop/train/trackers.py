@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from hotloop.core.config import LoopConfig
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, pip_install
 from hotloop.core.settings import Settings
 from hotloop.core.step import StepRecord
 from hotloop.train.evaluate import Evaluation, read_evaluations
@@ -49,11 +49,8 @@ def refuse_missing_trackers(config: LoopConfig) -> None:
     """Raises `UsageError` when a tracker is asked for whose package is not installed."""
     for name, spoken in EXTRAS.items():
         if getattr(config.logging, name) not in (False, AUTO) and not is_installed(name):
-            raise UsageError(
-                f"{spoken} is not installed",
-                where=f"logging.{name}",
-                do=f"pip install 'hotloop[{name}]', or set logging.{name}=false",
-            )
+            do = f"{pip_install(name)}, or set logging.{name}=false"
+            raise UsageError(f"{spoken} is not installed", where=f"logging.{name}", do=do)
 
 
 def is_installed(name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError, not_installed
 from hotloop.hardware.limits import cpu_quota
 
 Kind = Literal["local", "ray", "slurm"]
@@ -97,9 +97,7 @@ def executor_class(kind: Kind) -> Any:
     extra = "ray" if kind == "ray" else "cluster"
     for package in ("datatrove", "ray") if kind == "ray" else ("datatrove",):
         if importlib.util.find_spec(package) is None:
-            raise UsageError(
-                f"--on {kind} needs the package {package}", do=f"pip install 'hotloop[{extra}]'"
-            )
+            raise not_installed(extra, f"--on {kind} needs the package {package}")
     module, name = _EXECUTORS[kind]
     return getattr(importlib.import_module(module), name)
 

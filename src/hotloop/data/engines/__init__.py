@@ -11,11 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, not_installed
 from hotloop.core.progress import Progress, silent
 from hotloop.data.gather import engine_sample
 from hotloop.data.sources import ReadOptions, Unit
-from hotloop.data.tiktoken_encoding import INSTALL, PREFIX, Tiktoken
+from hotloop.data.tiktoken_encoding import PREFIX, Tiktoken
 from hotloop.data.tokenizer import Tokenizer
 
 AUTO = "auto"
@@ -202,11 +202,8 @@ def check_conversion(
         return
     where = f"tokenizer {PREFIX}{library.name}"
     if not library.is_installed:
-        raise UsageError(
-            "the ids cannot be compared with tiktoken's: it is not installed",
-            where=where,
-            do=INSTALL,
-        )
+        what = "the ids cannot be compared with tiktoken's: it is not installed"
+        raise not_installed("tiktoken", what, where=where)
     progress("comparing the tokenizer with tiktoken", 0, None, library.name)
     for texts in (engine_sample(units, reading), TRICKY, tokenizer.special_tokens):
         for text in texts:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.core.errors import first_line
+from hotloop.core.errors import first_line, pip_install
 from hotloop.data.engines import EngineRefused, Reference
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.data.tokenizer_library import BYTE_NAMES
@@ -230,7 +230,7 @@ def load(tokenizer: Tokenizer, threads: int) -> GigaToken:
         import awkward  # noqa: F401 - what gigatoken's arrays are
         import gigatoken
     except ImportError as error:
-        raise EngineRefused("not installed (pip install 'hotloop[fast]')") from error
+        raise EngineRefused(f"not installed ({pip_install('fast')})") from error
     found = version("gigatoken")
     if not found.startswith(PROVEN_VERSION):
         raise EngineRefused(f"version {found} is not proven, {PROVEN_VERSION}x is")

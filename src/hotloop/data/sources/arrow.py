@@ -15,7 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError, importing
 from hotloop.core.files import read_json
 from hotloop.data.sources import PIECE_BYTES, UNIT_BYTES, Document, Unit
 from hotloop.data.sources.documents import (
@@ -219,14 +219,9 @@ _TABLES: dict[str, type[_Parquet] | type[_Arrow]] = {"parquet": _Parquet, "arrow
 
 
 def _arrow() -> Any:
-    try:
+    with importing("parquet", "reading parquet and Arrow files needs the package pyarrow"):
         import pyarrow.ipc
         import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError(
-            "reading parquet and Arrow files needs the package pyarrow",
-            do="pip install 'hotloop[parquet]'",
-        ) from error
     return pyarrow
 
 
@@ -288,12 +283,8 @@ def read_hub_rows(reader: UnitReader) -> Iterator[Document]:
 @lru_cache(maxsize=4)
 def _loaded(source: str) -> Any:
     """The data set, memory-mapped; downloaded and converted on first use."""
-    try:
+    with importing("hub", "reading hf: needs the package datasets", where=source):
         import datasets
-    except ImportError as error:
-        raise UsageError(
-            "reading hf: needs the package datasets", where=source, do="pip install 'hotloop[hub]'"
-        ) from error
     name, *rest = source.removeprefix(PREFIX).split(":", 2)
     if not name:
         raise UsageError("no data set named", where=source, do="hf:NAME, hf:NAME:CONFIG:SPLIT")

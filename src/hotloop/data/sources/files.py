@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError, importing
 from hotloop.data.sources import STANDARD_INPUT, ReadOptions, Unit, is_url
 from hotloop.data.sources.documents import UnitReader
 from hotloop.data.sources.remote import READ_AHEAD_BYTES, changed, remote_file
@@ -215,11 +215,7 @@ def _decoding(kind: str) -> tuple[Callable[[], Any], tuple[type[Exception], ...]
         return lzma.LZMADecompressor, (lzma.LZMAError,)
     if kind == "bz2":
         return bz2.BZ2Decompressor, (OSError, ValueError)
-    try:
+    with importing("zstd", "reading .zst needs the package zstandard"):
         import zstandard
-    except ImportError as error:
-        raise UsageError(
-            "reading .zst needs the package zstandard", do="pip install 'hotloop[zstd]'"
-        ) from error
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
     return decompressor.decompressobj, (zstandard.ZstdError,)

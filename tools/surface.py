@@ -109,9 +109,9 @@ def _unlike_shared(kind: Any) -> str:
 
 
 def findings() -> str:
-    from hotloop.judge.findings import FINDINGS
+    from hotloop.judge.findings import FINDINGS, title_of
 
-    return "\n".join(f"{code} {FINDINGS[code].TITLE}" for code in sorted(FINDINGS))
+    return "\n".join(f"{code} {title_of(code)}" for code in sorted(FINDINGS))
 
 
 def optimizations() -> str:
@@ -122,7 +122,7 @@ def optimizations() -> str:
 
 def fixes_page() -> str:
     """The page as it is, with its tables: techniques that the doctor can put into a running script, and findings without."""
-    from hotloop.judge.findings import FINDINGS, reason_without_fix
+    from hotloop.judge.findings import FINDINGS, reason_without_fix, title_of
     from hotloop.optimizations.catalogue import CATALOGUE
 
     lines = [
@@ -140,7 +140,7 @@ def fixes_page() -> str:
         lines.append(f"| `{each.name}` | {summary} | {when} | {each.leaves} | {parity} |")
     page = _with_table((ROOT / FIXES).read_text(encoding="utf-8"), lines)
     rows = [
-        f"| {code} | {module.TITLE} | {why} |"
+        f"| {code} | {title_of(code)} | {why} |"
         for code, module in FINDINGS.items()
         if (why := reason_without_fix(module))
     ]

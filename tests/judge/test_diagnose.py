@@ -15,7 +15,7 @@ from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import bound_of, diagnose
-from hotloop.judge.findings import FINDINGS
+from hotloop.judge.findings import FINDINGS, title_of
 
 HEALTHY = Census(
     device="cpu",
@@ -227,7 +227,7 @@ def test_every_finding_has_its_code_title_and_page() -> None:
         ):
             assert word in page, (code, word)
         assert page.startswith(f"{code}: ")
-        assert module.TITLE
+        assert title_of(code)[0].isupper()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from hotloop.core.errors import UsageError
-from hotloop.judge.findings import FINDINGS
+from hotloop.judge.findings import FINDINGS, title_of
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 
@@ -33,7 +33,7 @@ MEANING = {
 def explain(name: str | None) -> None:
     """Explain a finding (HL101) or an optimization (precision); without NAME, list them all."""
     if name is None:
-        titles = {code: module.TITLE for code, module in FINDINGS.items()}
+        titles = {code: title_of(code) for code in FINDINGS}
         click.echo(list_pages(titles, list(CATALOGUE.values())))
     elif name.upper() in FINDINGS:
         click.echo(inspect.cleandoc(FINDINGS[name.upper()].__doc__ or ""))

@@ -15,7 +15,7 @@ from hotloop.core.census import LineUse
 from hotloop.core.errors import UsageError
 from hotloop.core.stack_profile import SampledLine, SampledPhase, StackProfile, WorthTrying
 from hotloop.doctor.live_process import PER_SECOND, Frame, LiveProcess, Stack
-from hotloop.judge.findings import FINDINGS
+from hotloop.judge.findings import title_of
 from hotloop.judge.own_code import prepares_data
 from hotloop.judge.thresholds import NOTICEABLE, WORKERS_BUSY
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -139,7 +139,7 @@ def _sampled(
         worth_trying=tuple(
             WorthTrying(
                 code,
-                FINDINGS[code].TITLE,
+                title_of(code),
                 tuple(f.name for f in CATALOGUE.values() if f.live_form and code in f.answers),
             )
             for code in (codes.of(phase, seen) if codes is not None and low >= NOTICEABLE else ())

@@ -16,10 +16,9 @@ from hotloop.judge.judged_run import Found, JudgedRun, gain_without
 
 
 class FindingModule(Protocol):
-    """What each file of this directory holds, beside the docstring that explains it."""
+    """What each file of this directory holds, beside the docstring that explains it; `TITLE` where its first line is none."""
 
     __doc__: str | None
-    TITLE: str
 
     def find(self, run: JudgedRun) -> Found | None:
         """What was found, with its evidence, or `None` where the cause is absent or was not seen."""
@@ -32,6 +31,13 @@ FINDINGS: dict[str, FindingModule] = {
 """By code: every file of this directory."""
 
 
+def title_of(code: str) -> str:
+    """The first line of its page, unless the file has a `TITLE`."""
+    first = (FINDINGS[code].__doc__ or "").partition("\n")[0].removeprefix(f"{code}: ")
+    title: str = getattr(FINDINGS[code], "TITLE", first[:1].upper() + first[1:])
+    return title
+
+
 def finding(code: str, run: JudgedRun) -> Finding | None:
     """The finding with this code, or `None` where its cause is absent or was not seen."""
     found = FINDINGS[code].find(run)
@@ -40,7 +46,7 @@ def finding(code: str, run: JudgedRun) -> Finding | None:
     gain = gain_without(found.share) if found.gain_at_most is None else found.gain_at_most
     return Finding(
         code,
-        found.title or FINDINGS[code].TITLE,
+        found.title or title_of(code),
         gain,
         found.gain_is_loose,
         found.site,

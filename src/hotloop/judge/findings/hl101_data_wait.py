@@ -30,8 +30,6 @@ from hotloop.core.census import LoaderUse
 from hotloop.judge.data_wait import OTHER_PROGRAMS, Waiting, why_waiting
 from hotloop.judge.judged_run import Found, JudgedRun
 
-TITLE = "The step waits for data"
-
 
 def find(run: JudgedRun) -> Found | None:
     waiting = why_waiting(run)

@@ -24,8 +24,6 @@ from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.worker_count import more_workers
 
-TITLE = "Making a batch waits for disk or network"
-
 
 def find(run: JudgedRun) -> Found | None:
     waiting = why_waiting(run)

@@ -28,8 +28,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.own_code import OwnCode, own_code
 
-TITLE = "The training thread prepares the data itself"
-
 
 def find(run: JudgedRun) -> Found | None:
     found = own_code(run)

@@ -26,8 +26,6 @@ from __future__ import annotations
 from hotloop.judge.data_wait import restarts
 from hotloop.judge.judged_run import Found, JudgedRun
 
-TITLE = "Every epoch begins with a pause"
-
 
 def find(run: JudgedRun) -> Found | None:
     found = restarts(run)

@@ -21,8 +21,6 @@ from __future__ import annotations
 from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.judged_run import Found, JudgedRun
 
-TITLE = "Some batches come late"
-
 
 def find(run: JudgedRun) -> Found | None:
     waiting = why_waiting(run)

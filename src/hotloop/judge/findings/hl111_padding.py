@@ -70,8 +70,6 @@ from hotloop.judge.judged_run import Found, JudgedRun, gain_without, is_installe
 from hotloop.judge.operations import is_batched_product, is_softmax
 from hotloop.judge.thresholds import HEALTHY_BELOW, PADDED
 
-TITLE = "Much of each batch is padding"
-
 
 def find(run: JudgedRun) -> Found | None:
     padding = run.census.padding

@@ -23,8 +23,6 @@ import math
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import PAGEABLE_COPIES
 
-TITLE = "Copies to the device stop the host"
-
 
 def find(run: JudgedRun) -> Found | None:
     if run.on_cpu:

@@ -22,8 +22,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import NOTICEABLE
 
-TITLE = "Many bytes go to the device"
-
 
 def find(run: JudgedRun) -> Found | None:
     if run.on_cpu or any(copy.pageable for copy in run.census.copies):

@@ -28,8 +28,6 @@ from hotloop.core.census import CallUse
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import SYNC_IDLE, SYNCS_PER_STEP
 
-TITLE = "The host waits for the device in every step"
-
 
 def find(run: JudgedRun) -> Found | None:
     calls = [sync for sync in run.census.syncs if not from_nan_filter(sync)]

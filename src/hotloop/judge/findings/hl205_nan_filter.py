@@ -22,8 +22,6 @@ from __future__ import annotations
 from hotloop.judge.findings.hl204_sync_per_step import from_nan_filter, judged
 from hotloop.judge.judged_run import Found, JudgedRun
 
-TITLE = "The Trainer looks at every loss"
-
 
 def find(run: JudgedRun) -> Found | None:
     calls = [sync for sync in run.census.syncs if from_nan_filter(sync)]

@@ -32,8 +32,6 @@ from hotloop.judge.operations import is_elementwise, is_updating
 from hotloop.judge.own_code import formula_line
 from hotloop.judge.thresholds import FUSABLE
 
-TITLE = "The model runs eagerly"
-
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census

@@ -33,7 +33,6 @@ from hotloop.judge.operations import bare_name, is_batched_product, is_softmax
 from hotloop.judge.own_code import attention_line
 from hotloop.judge.thresholds import ATTENTION
 
-TITLE = "Attention is written out"
 CALLED = "Attention runs in torch's unfused math kernel"
 DROPPING = ("bernoulli", "native_dropout", "_fused_dropout")
 """Operations that draw dropout."""

@@ -30,7 +30,6 @@ from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.own_code import compiled_line
 from hotloop.judge.thresholds import NOTICEABLE, RECOMPILES
 
-TITLE = "The model is compiled again and again"
 MIN_OTHERS = 5
 """Steps without compiling that must be there to tell what a usual one takes."""
 

@@ -23,8 +23,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import GRAPH_BREAK_S, NOTICEABLE
 
-TITLE = "The compiled model falls apart into many graphs"
-
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census

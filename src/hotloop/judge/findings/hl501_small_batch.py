@@ -26,8 +26,6 @@ from hotloop.judge.findings.hl303_launch_bound import idle_inside
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import LAUNCH, ROOM, SHORT_OPERATION_S
 
-TITLE = "The batch is small for the device"
-
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census

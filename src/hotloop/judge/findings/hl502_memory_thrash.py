@@ -25,8 +25,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import RESERVED_TIMES, ROOM
 
-TITLE = "The device's memory is asked for again and again"
-
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census

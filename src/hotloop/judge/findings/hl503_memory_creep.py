@@ -24,8 +24,6 @@ from hotloop.judge.attribute import under_way
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import CREEP_BYTES, CREEP_LATE, CREEP_STEPS
 
-TITLE = "Memory grows with every step"
-
 
 def find(run: JudgedRun) -> Found | None:
     steps = under_way(run.measurement.records, after_profiler=True)

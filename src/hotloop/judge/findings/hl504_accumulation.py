@@ -28,8 +28,6 @@ from hotloop.judge.findings.hl303_launch_bound import launch_share
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import LAUNCH
 
-TITLE = "Gradients are accumulated over more microbatches than memory demands"
-
 
 def find(run: JudgedRun) -> Found | None:
     census, seen = run.census, run.operations

@@ -25,8 +25,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import MODERATE
 
-TITLE = "The processes wait for each other's gradients"
-
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census

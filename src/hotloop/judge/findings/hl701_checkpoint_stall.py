@@ -26,8 +26,6 @@ from hotloop.judge.judged_run import Found, JudgedRun, costliest
 from hotloop.judge.less_often import less_often
 from hotloop.judge.thresholds import SAVING
 
-TITLE = "Training stands still while it saves"
-
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census

@@ -33,7 +33,6 @@ from hotloop.judge.thresholds import EVALUATING, EVERY_STEP
 
 FOREIGN = "Evaluate less often, on a part of the data, or with a larger batch under torch.inference_mode()."
 OWN = "Evaluate less often (eval.every_steps), or fewer sequences (eval.windows)."
-TITLE = "Evaluation takes a large part of the time"
 
 
 def find(run: JudgedRun) -> Found | None:

@@ -26,8 +26,6 @@ from hotloop.judge.judged_run import Found, JudgedRun, costliest
 from hotloop.judge.less_often import less_often
 from hotloop.judge.thresholds import LOGGING
 
-TITLE = "Logging takes time in the loop"
-
 
 def find(run: JudgedRun) -> Found | None:
     share, sends = run.exposed_phase("logging"), run.census.how_often.get("logging")

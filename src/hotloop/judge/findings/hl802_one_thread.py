@@ -23,8 +23,6 @@ from hotloop.judge.data_wait import is_crowded
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import HEALTHY_BELOW, SHORT_OPERATION_S
 
-TITLE = "One thread computes where more are allowed"
-
 
 def find(run: JudgedRun) -> Found | None:
     cpus = int(run.cpus or 0)

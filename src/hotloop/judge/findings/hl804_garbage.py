@@ -26,8 +26,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun, few_full
 from hotloop.judge.thresholds import COLLECTING
 
-TITLE = "Python collects garbage during the steps"
-
 
 def find(run: JudgedRun) -> Found | None:
     seen = run.census.collections

@@ -22,8 +22,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import CLOCK_DROP, THROTTLED
 
-TITLE = "The device is held back by heat or power"
-
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census

@@ -24,8 +24,6 @@ import math
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import SLOW_START, SLOW_START_S
 
-TITLE = "The start takes a large part of the run"
-
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census

@@ -24,7 +24,6 @@ import math
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import NOTICEABLE
 
-TITLE = "Autograd looks for anomalies"
 CHECK = "aten::_is_any_true"
 """What autograd calls on `isnan` of every gradient, and nothing else in torch."""
 

@@ -105,18 +105,7 @@ def fit(
     """
     from hotloop.api.fit import fit
 
-    return fit(
-        model,
-        data,
-        task=task,
-        validation=validation,
-        loss=loss,
-        collate=collate,
-        epochs=epochs,
-        batch=batch,
-        out=out,
-        settings=settings,
-    )
+    return fit(model, data, task, validation, loss, collate, epochs, batch, out, settings)
 
 
 def load_run(directory: str | Path) -> Run:

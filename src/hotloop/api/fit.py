@@ -32,7 +32,6 @@ class Fitted(Run):
 def fit(
     model: Any,
     data: Any,
-    *,
     task: str | None,
     validation: Any,
     loss: Any,

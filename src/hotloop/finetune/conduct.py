@@ -21,7 +21,6 @@ from hotloop.core.errors import UsageError
 from hotloop.core.file_locks import locked
 from hotloop.core.files import write_json
 from hotloop.core.finetune_config import FinetuneLoop
-from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.finetune.compiled_attention import compile_now
@@ -34,7 +33,8 @@ from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run, assemble, set_up_process
 from hotloop.train.same_run import claim_place
 from hotloop.train.start import Finished, conduct, describe, refuse_other_runs, resolved
-from hotloop.train.work import HeldOut, Work
+from hotloop.train.start import Steps as Steps
+from hotloop.train.work import Work
 
 F = TypeVar("F", bound=FinetuneLoop)
 MODEL_DIRECTORY = "model"
@@ -53,19 +53,6 @@ class Finetuned:
     """Where `model` is an adapter: that of the model with the adapter in its weights, if asked for."""
     is_adapter: bool = False
     schema: str = "hotloop.finetune/1"
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Which steps a call makes, and who hears of it."""
-
-    stop_after: int | None = None
-    from_step: int | None = None
-    stretch: bool = False
-    progress: Progress = silent
-    warn: Callable[[str], None] = lambda message: None
-    at_start: Callable[[HeldOut], None] | None = None
-    """Gets how the model does on the held-out examples before any step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +125,7 @@ def conduct_finetuning(
             ),
             nothing_held_out=lambda: f"nothing is evaluated: {found.why_not_evaluated}",
             notes=notes,
-            stop_after=steps.stop_after,
-            from_step=steps.from_step,
-            stretch=steps.stretch,
-            record_samples=False,
-            progress=steps.progress,
-            warn=steps.warn,
+            steps=steps,
         )
         if steps.stop_after is not None:
             return Finetuned(training, None, None)

@@ -63,6 +63,7 @@ from hotloop.train.session_log import SessionLog
 from hotloop.train.stability import RollBack, Stability
 from hotloop.train.trackers import refuse_missing_trackers, trackers
 from hotloop.train.update import refuse_waiting_update
+from hotloop.train.work import HeldOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,21 @@ class Finished:
     not_uploaded: str | None = None
     """Why the newest checkpoint is not at `checkpoint.upload`; `None` if it is, or if none is asked for."""
     schema: str = "hotloop.train/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Which steps a call makes, and who hears of it."""
+
+    stop_after: int | None = None
+    from_step: int | None = None
+    stretch: bool = False
+    """These two are those of `continuation.resume`."""
+    progress: Progress = silent
+    warn: Callable[[str], None] = lambda message: None
+    at_start: Callable[[HeldOut], None] | None = None
+    """Of a fine-tuning: gets how the model does on the held-out examples before any step."""
+    record_samples: bool = False
 
 
 def start(
@@ -138,12 +154,7 @@ def start(
             describe=lambda environment: _describe(settings, run, text, environment),
             nothing_held_out=lambda: nothing_held_out(config, text),
             notes=notes,
-            stop_after=stop_after,
-            from_step=from_step,
-            stretch=stretch,
-            record_samples=record_samples,
-            progress=progress,
-            warn=warn,
+            steps=Steps(stop_after, from_step, stretch, progress, warn, None, record_samples),
         )
         if isinstance(text, Growing):  # how much text there is was not known before
             for note in text_left_out(config, text)[len(left_out) :]:
@@ -161,23 +172,19 @@ def conduct(
     describe: Callable[[Environment], None],
     nothing_held_out: Callable[[], str],
     notes: tuple[str, ...],
-    stop_after: int | None,
-    from_step: int | None,
-    stretch: bool,
-    record_samples: bool,
-    progress: Progress,
-    warn: Callable[[str], None],
+    steps: Steps,
 ) -> Finished:
     """Continue or begin a run that is built, train it to its end, and say what came of it.
 
     `describe` writes what the run is into its directory; `nothing_held_out` says why nothing is evaluated.
     """
     config, directory, ranks = run.config, run.directory, run.group.ranks
-    for note in resume(run, from_step=from_step, stretch=stretch):
+    stop_after, warn = steps.stop_after, steps.warn
+    for note in resume(run, from_step=steps.from_step, stretch=steps.stretch):
         warn(note)
     take_up(run)
     made = run.first_step >= config.train.steps or run.enough(run.first_step)
-    if not made and run.first_step and from_step is None:
+    if not made and run.first_step and steps.from_step is None:
         warn(f"continues from step {run.first_step} of {config.train.steps}")
     if made and is_evaluated(run):  # nothing to do, and nothing to write over
         warn(f"already finished: {run.first_step} of {config.train.steps} steps")
@@ -189,7 +196,7 @@ def conduct(
     begin_records(run, measuring=stop_after is not None)
     if ranks.is_first:
         describe(environment)
-    if record_samples:
+    if steps.record_samples:
         run.samples = SampleLog(directory, ranks)
         run.samples.begin(run.first_step)
     last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
@@ -200,7 +207,7 @@ def conduct(
         telemetry(directory, wanted=not untold, warn=warn) as newest,
         run.sessions.lasting() if run.sessions is not None else nullcontext(),
     ):
-        meter = Meter(progress, total=last, live=live_of(run, environment, newest))
+        meter = Meter(steps.progress, total=last, live=live_of(run, environment, newest))
         loss, evaluation = train_to_the_end(
             run,
             stop_after=stop_after,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hotloop.cli.output import json_option, note, printable, write_object
+from hotloop.cli.output import json_option, note, printable, tell_json
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -79,9 +79,7 @@ def show(run: Path, step: int, json_file: str | None) -> None:
         "state": sorted(state),
         "tensors": tensors,
     }  # fmt: skip
-    if json_file is not None:
-        write_object(answer, json_file)
-    if json_file != "-":
+    if tell_json(answer, json_file):
         versions = ", ".join(f"{k} {v}" for k, v in manifest.versions.items()) or "not known"
         by = f"step {step}, by {versions}, {answer['processes']} process(es)\n  at {found.path}"
         click.echo(printable(by))
@@ -222,9 +220,7 @@ def _rows(run: str, *, hashes: bool) -> list[dict[str, Any]]:
 
 
 def _tell(rows: list[dict[str, Any]], json_file: str | None) -> None:
-    if json_file is not None:
-        write_object({"schema": "hotloop.checkpoints/1", "checkpoints": rows}, json_file)
-    if json_file == "-":
+    if not tell_json({"schema": "hotloop.checkpoints/1", "checkpoints": rows}, json_file):
         return
     for row in rows:
         when = row["saved_at"] and datetime.fromtimestamp(row["saved_at"]).isoformat(" ", "seconds")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hotloop.cli.output import show, write_object
+from hotloop.cli.output import show, tell_json
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.core.files import read_json, to_plain
 from hotloop.core.ledger import LEDGER_FILE, Ledger
@@ -23,9 +23,7 @@ def show_live_process(pid: int, seconds: int, json_file: str | None) -> None:
     process = find_process(pid)
     click.echo(f"hotloop: watching PID {process.pid} for {seconds} s", err=True)
     profile = profile_stacks(sample_stacks(process.pid, seconds), process)
-    if json_file is not None:
-        write_object(to_plain(profile), json_file)
-    if json_file != "-":
+    if tell_json(to_plain(profile), json_file):
         show(render_stack_profile(profile))
     raise click.exceptions.Exit(ExitCode.FINE if profile.trains else ExitCode.INCONCLUSIVE)
 
@@ -50,7 +48,5 @@ def show_scorecard(places: Sequence[str], json_file: str | None) -> None:
             do="run `hotloop doctor -- COMMAND` first",
         )
     card = scorecard(list(found.values()))
-    if json_file is not None:
-        write_object(to_plain(card), json_file)
-    if json_file != "-":
+    if tell_json(to_plain(card), json_file):
         show(render_scorecard(card))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from hotloop.cli.output import json_option, write_object
+from hotloop.cli.output import json_option, tell_json
 from hotloop.core.errors import pip_install
 
 
@@ -84,9 +84,7 @@ def export(
         "not_verified": None if verify else why_not,
         "notes": list(trained.notes),
     }
-    if json_file is not None:
-        write_object(found, json_file)
-    if json_file != "-":
+    if tell_json(found, json_file):
         click.echo("\n".join(_answer(found)))
 
 

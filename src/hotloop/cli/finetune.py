@@ -56,7 +56,7 @@ def train(
     from_step: int | None,
     stretch: bool,
 ) -> None:
-    from hotloop.cli.output import note, refuse_unwritable, write_object
+    from hotloop.cli.output import note, refuse_unwritable, tell_json
     from hotloop.cli.progress import progress_bar
     from hotloop.core.errors import ExitCode
     from hotloop.core.file_locks import refuse_busy
@@ -77,13 +77,12 @@ def train(
             if rehearses
             else start(settings, directory, Steps(stop_after, from_step, stretch, progress, note))
         )
-    if json_file is not None:
-        write_object(asdict(found), json_file)
+    speaks = tell_json(asdict(found), json_file)
     if isinstance(found, Finetuned):
-        if json_file != "-":
+        if speaks:
             _tell(found, directory)
         return
-    for line in profile_lines(asdict(found)) if json_file != "-" else ():
+    for line in profile_lines(asdict(found)) if speaks else ():
         click.echo(line)
     if not found.resumed_equal:
         raise click.exceptions.Exit(ExitCode.FOUND)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.cli.output import json_option, note, show, write_object
+from hotloop.cli.output import json_option, note, show, tell_json
 from hotloop.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def fit(
         found = fitted(processes, limit, device=name, runs=runs, most_sequences=sequences)
         if prove and found.largest_microbatch:
             found = proven(processes, found, steps=steps)
-    if json_file is not None:
-        write_object(asdict(found), json_file)
-    if json_file != "-":
+    if tell_json(asdict(found), json_file):
         show(render_fit(found))
     if not found.fits or (found.proof is not None and not found.proof.survived):
         raise click.exceptions.Exit(ExitCode.FOUND)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hotloop.cli.output import json_option, write_object
+from hotloop.cli.output import json_option, tell_json
 from hotloop.core.ceilings import PRECISION_DTYPES
 from hotloop.core.census import Census
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, describe_end
@@ -82,9 +82,7 @@ def _watch(run: Path | None, single: bool, json_file: str | None, every_s: float
     if run is None:
         time.sleep(min(every_s, 0.5))  # rates need two readings
     snapshot = watched.look()
-    if json_file is not None:
-        write_object({**to_plain(snapshot)}, json_file)
-    if json_file != "-":
+    if tell_json(to_plain(snapshot), json_file):
         click.echo(plain(snapshot))
 
 

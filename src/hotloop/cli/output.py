@@ -206,6 +206,13 @@ def write_object(value: dict[str, Any], file: str) -> None:
     write_json(path.resolve(), plain)  # resolved: a symbolic link stays one
 
 
+def tell_json(value: dict[str, Any], file: str | None) -> bool:
+    """`write_object` where `--json` was given; returns whether words are wanted, too."""
+    if file is not None:
+        write_object(value, file)
+    return file != "-"
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None

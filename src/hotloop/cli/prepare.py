@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hotloop.cli.output import json_option, write_object
+from hotloop.cli.output import json_option, tell_json, write_object
 from hotloop.cli.progress import progress_bar
 from hotloop.cli.read_options import options_of, read_options
 from hotloop.core.errors import UsageError
@@ -148,9 +148,7 @@ def prepare(
 def _verify(directory: Path, json_file: str | None) -> None:
     with progress_bar() as progress:
         found = verify_prepared(directory, progress=progress)
-    if json_file is not None:
-        write_object({"out": str(directory), **to_plain(found)}, json_file)
-    if json_file != "-":
+    if tell_json({"out": str(directory), **to_plain(found)}, json_file):
         click.echo(
             f"{'damaged' if found.damaged else 'whole'}: {found.files} files, "
             f"{found.bytes / 1e6:,.1f} MB, {found.tokens:,} tokens of {found.documents:,} documents"

@@ -125,7 +125,7 @@ def _train_on_text(
     **rest: bool,
 ) -> None:
     """rest: `stretch` and `record_samples` of `train.start.start`."""
-    from hotloop.cli.output import note, refuse_unwritable, write_object
+    from hotloop.cli.output import note, refuse_unwritable, tell_json
     from hotloop.cli.progress import progress_bar
     from hotloop.core.file_locks import refuse_busy
     from hotloop.core.progress import silent
@@ -169,9 +169,7 @@ def _train_on_text(
                 raise told from error
         if not tells:
             return
-        if json_file is not None:
-            write_object(asdict(outcome), json_file)
-        if json_file != "-":
+        if tell_json(asdict(outcome), json_file):
             tell(outcome, directory)
         if outcome.not_uploaded is not None:
             raise EnvironmentFailed(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.cli.output import json_option, write_object
+from hotloop.cli.output import json_option, tell_json
 from hotloop.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def verify_resume(
             from hotloop.resume import program
 
             found = program.verify_resume(run, kills=kills or 20, **own, **options)
-    if json_file is not None:
-        write_object(to_plain(found), json_file)
-    if json_file != "-":
+    if tell_json(to_plain(found), json_file):
         click.echo("\n".join(_lines(found)))
     other = found.other_topology
     if found.reproducible is False:

@@ -26,7 +26,7 @@ from hotloop.monitor.follow import is_alive
 from hotloop.monitor.screen import frame, plain
 from hotloop.monitor.snapshot import RunFacts, RunMonitor, State, SystemMonitor
 from hotloop.report.ledger import ledger_answer
-from hotloop.runs.stored_run import STAGES, ceilings_of
+from hotloop.runs.stored_run import STAGES, ceilings_of, no_run_directory
 
 SILENT_S = 120.0
 """Trials write as they go: a doctor that wrote nothing for so long may have been ended."""
@@ -141,11 +141,7 @@ def _not_begun(directory: Path) -> RunFacts | None:
         return RunFacts(None, doctor=state, doctor_rows=tuple(trials), complete=False)
     names = {each.name for each in directory.iterdir() if not each.name.startswith(".")}
     if names and not names & {*STAGES, "environment.json", TELEMETRY_FILE}:
-        raise UsageError(
-            "not a run directory",
-            where=str(directory),
-            do=f"a run directory holds at least one of {', '.join(STAGES)}",
-        )
+        raise no_run_directory(directory)
     return None
 
 

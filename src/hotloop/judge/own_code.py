@@ -75,6 +75,16 @@ class OwnCode:
     def prepares_data(self) -> bool:
         return self.kind == "data"
 
+    def evidence(self, run: JudgedRun) -> dict[str, float | int | str | None]:
+        return {
+            "unattributed_fraction": run.host("unattributed"),
+            "outside_fraction": self.most,
+            "own_fraction": self.share,
+            "line_fraction": self.line_share,
+            "function": self.function,
+            "inside": self.line.inside,
+        }
+
     @property
     def is_spread(self) -> bool:
         return self.num_places > 1 and self.line_share < MAINLY * self.share

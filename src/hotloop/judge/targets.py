@@ -95,14 +95,8 @@ def _gpu_busy(used: Use) -> Target:
 
 
 def _gpu_memory(used: Use) -> Target:
-    target = _Bar(
-        "gpu_memory",
-        "GPU memory, peak",
-        "70 to 95 % of the card",
-        "fraction",
-        above=0.7,
-        below=0.95,
-    )
+    words = "70 to 95 % of the card"
+    target = _Bar("gpu_memory", "GPU memory, peak", words, "fraction", above=0.7, below=0.95)
     index, why = used.gpu()
     if index is None:
         return target.skipped(why)
@@ -126,19 +120,14 @@ def _data_wait(diagnosis: Diagnosis | None) -> Target:
 
 
 def _samples_per_s(records: Sequence[StepRecord]) -> Target:
-    target = _Bar(
-        "samples_per_s", "classification speed", "> 1000 samples/s", "samples/s", above=1000.0
-    )
+    target = _Bar("samples_per_s", "classification speed", "> 1000 samples/s", "samples/s", 1000.0)
     if not records:
         return target.skipped("no step was recorded")
     return target.skipped("no classification: this trains a language model")
 
 
 def _tokens_per_s(measurement: Measurement | None, model: ModelConfig | None) -> Target:
-    target = _Bar(
-        "tokens_per_s", "GPT-small speed", "> 100 K tokens/s", "tokens/s",
-        above=100_000.0,
-    )  # fmt: skip
+    target = _Bar("tokens_per_s", "GPT-small speed", "> 100 K tokens/s", "tokens/s", 100_000.0)
     speed = steady_tokens_per_s(measurement.records) if measurement is not None else None
     if measurement is None or speed is None:
         return target.skipped("no steady step counts its tokens")
@@ -240,9 +229,7 @@ def _failed_runs() -> Target:
 
 
 def _half_the_time(verdict: Verdict | None) -> Target:
-    target = _Bar(
-        "half_the_time", "half the time to the same loss", "2x or more", "ratio", above=2.0
-    )
+    target = _Bar("half_the_time", "half the time to the same loss", "2x or more", "ratio", 2.0)
     if verdict is None:
         return target.skipped("only a comparison of two arms shows it")
     if verdict.ratio_low is None:
@@ -279,14 +266,5 @@ class _Bar:
         return self._target("not_applicable", value, reason)
 
     def _target(self, status: TargetStatus, value: float | None, reason: str) -> Target:
-        return Target(
-            name=self.name,
-            title=self.title,
-            bar=self.words,
-            status=status,
-            value=value,
-            unit=self.unit,
-            above=self.above,
-            below=self.below,
-            reason=reason.rstrip("."),
-        )
+        words, reason = self.words, reason.rstrip(".")
+        return Target(self.name, self.title, words, status, value, self.unit, self.above, self.below, reason)  # fmt: skip

@@ -94,12 +94,13 @@ def line_chart(
     body += "".join(_line(x, y, each) for each in drawn)
     hover = hover_areas(x, drawn[0].curve.x, _tips(drawn, x_name, x_kind, write))
     dots = "".join(_dots(x, y, each, x_name, write) for each in drawn if each.dots)
+    names = ", ".join(each.name for each in drawn)
     if limit is not None:
         where = "dashed" if near else "above this scale"
         note = f"{note}; {limit[0]}: {write(limit[1])} ({where})".removeprefix("; ")
     return figure(
         title,
-        plot(x, y, "".join(marks) + body + hover + dots, label=_label_of(title, drawn)),
+        plot(x, y, "".join(marks) + body + hover + dots, label=f"{title}: {names}"),
         unit=y.unit,
         x_name=with_unit(x_name, x),
         legend=[(each.name, f"line s{each.style}") for each in drawn] if len(drawn) > 1 else [],
@@ -177,7 +178,3 @@ def _value(each: Series, place: int, write: Callable[[float], str], *, named: bo
     name = f"{each.name} " if named else ""
     spread = f" ({write(low)} to {write(high)})" if low != high else ""
     return f"{name}{write(mid)}{spread}"
-
-
-def _label_of(title: str, series: Sequence[Series]) -> str:
-    return f"{title}: {', '.join(each.name for each in series)}"

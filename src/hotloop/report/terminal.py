@@ -190,13 +190,8 @@ def render_targets(targets: Sequence[Target]) -> str:
     return "\n".join(lines)
 
 
-def render_pairs(pairs: Sequence[PairSpeeds]) -> str:
-    """What both processes of each pair reached, before there is a verdict."""
-    return render_rows("measured so far", pair_rows(pairs))
-
-
 def pair_rows(pairs: Sequence[PairSpeeds]) -> list[tuple[str, str]]:
-    """The same, for the page as well."""
+    """What both processes of each pair reached, before there is a verdict."""
     rows = []
     for each in pairs:
         before, after = each.baseline_per_s, each.candidate_per_s

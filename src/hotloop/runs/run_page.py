@@ -169,7 +169,8 @@ def text_of(found: StoredRun, *, of_a_block: bool = False) -> str:
     if found.run.task is not None:
         for title, scored in class_tables(found.run.task):
             parts.append(terminal.render_rows(f"{title}: {', '.join(CLASS_HEAD[1:])}", scored))
-    parts.append(terminal.render_pairs(pairs_of(found)) if found.verdict is None else "")
+    if found.verdict is None:
+        parts.append(terminal.render_rows("measured so far", terminal.pair_rows(pairs_of(found))))
     if found.diagnosis is not None:
         parts.append(terminal.render_diagnosis(found.diagnosis))
     if found.command_run is not None:  # who asks what is wrong reads that first

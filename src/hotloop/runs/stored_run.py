@@ -113,6 +113,11 @@ class StoredRun:
         return self.trained if self.trained is not None else self
 
 
+def no_run_directory(directory: Path) -> UsageError:
+    do = f"a run directory holds at least one of {', '.join(STAGES)}"
+    return UsageError("not a run directory", where=str(directory), do=do)
+
+
 def read_run(directory: Path, *, known: CommandRun | None = None) -> StoredRun:
     """Read every stored stage. Raises `UsageError` when there is nothing to read at all.
 
@@ -124,11 +129,7 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> StoredRun:
             what, where=str(directory), do="give the run directory of a `hotloop` command"
         )
     if not any((directory / name).exists() for name in STAGES):
-        raise UsageError(
-            "not a run directory",
-            where=str(directory),
-            do=f"a run directory holds at least one of {', '.join(STAGES)}",
-        )
+        raise no_run_directory(directory)
 
     files = RunFiles(directory)
     found = _read_training(files, known)

@@ -33,20 +33,12 @@ def find(run: JudgedRun) -> Found | None:
     found = own_code(run)
     if not isinstance(found, OwnCode) or not found.prepares_data:
         return None
-    line = found.line
-    function = found.function or line.inside
+    function = found.function or found.line.inside
     where = f"`{function}`" if function else found.site or "the loop"
     return Found(
         share=found.most,
         site=found.site,
-        evidence={
-            "unattributed_fraction": run.host("unattributed"),
-            "outside_fraction": found.most,
-            "own_fraction": found.share,
-            "line_fraction": found.line_share,
-            "function": found.function,
-            "inside": line.inside,
-        },
+        evidence=found.evidence(run),
         advice=f"Move what {where} does into the Dataset or its collate function, and give the "
         "DataLoader workers.",
     )

@@ -47,14 +47,7 @@ def find(run: JudgedRun) -> Found | None:
         share=found.most,
         gain_is_loose=of_library,
         site=found.site,
-        evidence={
-            "unattributed_fraction": run.host("unattributed"),
-            "outside_fraction": found.most,
-            "own_fraction": found.share,
-            "line_fraction": found.line_share,
-            "function": found.function,
-            "inside": found.line.inside,
-        },
+        evidence=found.evidence(run),
         advice=_of_library(found) if of_library else _of_script(found),
     )
 

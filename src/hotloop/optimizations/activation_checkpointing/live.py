@@ -17,7 +17,8 @@ def apply(value: Any, report: Report) -> None:
 
 def _turn_on(module: nn.Module, report: Report) -> None:
     name = type(module).__name__
-    model = next((each for each in module.modules() if _knows_how(each)), None)
+    knowing = (m for m in module.modules() if callable(getattr(m, "gradient_checkpointing_enable", None)))  # fmt: skip
+    model = next(knowing, None)
     if model is None:
         report.refused(
             f"{name} has no gradient_checkpointing_enable(): write torch.utils.checkpoint.checkpoint("
@@ -32,7 +33,3 @@ def _turn_on(module: nn.Module, report: Report) -> None:
         return
     model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
     report.applied(type(model).__name__)
-
-
-def _knows_how(module: nn.Module) -> bool:
-    return callable(getattr(module, "gradient_checkpointing_enable", None))

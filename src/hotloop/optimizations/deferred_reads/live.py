@@ -90,9 +90,5 @@ def apply(value: Any, report: Report) -> None:
         reads.trains = True
 
     for name in READS:
-        around_method(torch.Tensor, name, reads.around, applies=_is_on_cuda)
+        around_method(torch.Tensor, name, reads.around, applies=lambda tensor: tensor.is_cuda)
     after_first_step(step_ended, report)
-
-
-def _is_on_cuda(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda

@@ -153,11 +153,8 @@ def of_step(root: Path, step: int) -> Checkpoint:
                 return found
             problem = f"the checkpoint of step {step} cannot be used: {found}"
     there = ", ".join(map(str, steps(root)))
-    raise UsageError(
-        problem or f"there is no checkpoint of step {step}",
-        where=str(root),
-        do=f"those kept here are of step {there}" if there else "none is kept here",
-    )
+    do = f"those kept here are of step {there}" if there else "none is kept here"
+    raise UsageError(problem or f"there is no checkpoint of step {step}", where=str(root), do=do)
 
 
 def steps(root: Path) -> tuple[int, ...]:

@@ -33,20 +33,14 @@ def show_scorecard(places: Sequence[str], json_file: str | None) -> None:
     found: dict[Path, tuple[str, Ledger]] = {}
     for place in map(Path, places or ("runs",)):
         if not place.is_dir():
-            raise UsageError(
-                "no such directory",
-                where=str(place),
-                do="name run directories of `hotloop doctor`, or a directory that holds some",
-            )
+            do = "name run directories of `hotloop doctor`, or a directory that holds some"
+            raise UsageError("no such directory", where=str(place), do=do)
         for path in sorted(place.rglob(LEDGER_FILE)):
             if path.resolve() not in found:  # places may overlap
                 found[path.resolve()] = str(path.parent), read_json(path, Ledger)
     if not found:
-        raise UsageError(
-            "no fixes were tried there",
-            where=", ".join(places or ("runs",)),
-            do="run `hotloop doctor -- COMMAND` first",
-        )
+        do = "run `hotloop doctor -- COMMAND` first"
+        raise UsageError("no fixes were tried there", where=", ".join(places or ("runs",)), do=do)
     card = scorecard(list(found.values()))
     if tell_json(to_plain(card), json_file):
         show(render_scorecard(card))

@@ -172,11 +172,8 @@ def _train_on_text(
         if tell_json(asdict(outcome), json_file):
             tell(outcome, directory)
         if outcome.not_uploaded is not None:
-            raise EnvironmentFailed(
-                outcome.not_uploaded,
-                where=str(directory),
-                do="the checkpoints here are whole; the same command again uploads the newest",
-            )
+            do = "the checkpoints here are whole; the same command again uploads the newest"
+            raise EnvironmentFailed(outcome.not_uploaded, where=str(directory), do=do)
 
 
 def _memory_end(directory: Path, rank: int, settings: Settings) -> OutOfMemory | None:

@@ -57,11 +57,8 @@ def cache_limit_bytes() -> int | None:
         return DEFAULT_LIMIT_BYTES
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", text.upper())
     if match is None:  # pydantic's ByteSize takes 1,5GB for 1 byte
-        raise UsageError(
-            f"no size: {text!r}",
-            where=LIMIT_VARIABLE,
-            do="give one such as 500GB, or 0 for no limit",
-        )
+        do = "give one such as 500GB, or 0 for no limit"
+        raise UsageError(f"no size: {text!r}", where=LIMIT_VARIABLE, do=do)
     size = Fraction(match[1]) * 1000 ** " KMGT".index(match[2] or " ")
     return max(int(size), 1) if size else None
 

@@ -227,11 +227,8 @@ def _refuse_unknown(key: str, known: Collection[str], where: str) -> None:
     if key in _sections(known):
         example = next(name for name in known if name.startswith(f"{key}."))
         name = example.removeprefix(f"{key}.")
-        raise UsageError(
-            f"`{key}` is a section, not a setting",
-            where=where,
-            do=f"set its keys: `{key}: {{{name}: ...}}` in a file, `{example}=...` as a flag",
-        )
+        do = f"set its keys: `{key}: {{{name}: ...}}` in a file, `{example}=...` as a flag"
+        raise UsageError(f"`{key}` is a section, not a setting", where=where, do=do)
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
     if not close:  # the right name in the wrong section
         last = key.rsplit(".", 1)[-1]

@@ -183,11 +183,8 @@ def read_steps(path: Path) -> Iterator[StepRecord]:
         if isinstance(found, StepRecord):
             yield found
         elif found is not TORN:
-            raise UsageError(
-                f"damaged step record: {found}",
-                where=f"{path}:{number}",
-                do="delete that line to read the rest",
-            )
+            do = "delete that line to read the rest"
+            raise UsageError(f"damaged step record: {found}", where=f"{path}:{number}", do=do)
 
 
 def readable_steps(path: Path) -> tuple[list[StepRecord], dict[int, str]]:

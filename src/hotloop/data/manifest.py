@@ -226,11 +226,8 @@ def read_manifest(directory: Path) -> Manifest:
     manifest = read_json(path, Manifest)
     wrong = _inconsistency(manifest) or _difference(path)
     if wrong is not None:
-        raise UsageError(
-            f"damaged: {wrong}",
-            where=str(path),
-            do="write it again with `hotloop prepare ... --force`",
-        )
+        do = "write it again with `hotloop prepare ... --force`"
+        raise UsageError(f"damaged: {wrong}", where=str(path), do=do)
     return manifest
 
 

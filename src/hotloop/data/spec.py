@@ -163,11 +163,8 @@ def _sources_key(spec: Spec) -> list[object]:
     if spec.sources == (PYTHON_STDLIB,):
         return [PYTHON_STDLIB, sys.version, str(standard_library_path())]
     if STANDARD_INPUT in spec.sources:
-        raise UsageError(
-            "standard input cannot be read again",
-            where=STANDARD_INPUT,
-            do="write it with `hotloop prepare`",
-        )
+        do = "write it with `hotloop prepare`"
+        raise UsageError("standard input cannot be read again", where=STANDARD_INPUT, do=do)
     units = plan(spec.sources, spec.reading, exclude=None).units
     places = [str(Path(source).resolve()) for source in spec.sources]
     return [places, [(u.source, u.name, u.begin, u.end, u.state) for u in units]]

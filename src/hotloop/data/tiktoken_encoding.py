@@ -123,11 +123,8 @@ def _encoding(name: str) -> tiktoken.Encoding:
     except Exception as error:  # whatever a plugin does
         raise UsageError(f"tiktoken cannot list its encodings: {error}", where=where) from error
     if name not in known:
-        raise UsageError(
-            f"tiktoken has no encoding {name!r}",
-            where=where,
-            do=f"choose one of {', '.join(sorted(known))}",
-        )
+        do = f"choose one of {', '.join(sorted(known))}"
+        raise UsageError(f"tiktoken has no encoding {name!r}", where=where, do=do)
     found: list[tiktoken.Encoding | BaseException] = []
 
     def get() -> None:

@@ -203,11 +203,8 @@ def read_tokenizer(path: Path) -> bytes:
     try:
         return read_bytes(path)
     except FileNotFoundError as error:
-        raise UsageError(
-            "no such tokenizer file",
-            where=str(path),
-            do="name a tokenizer.json, or a directory that holds one",
-        ) from error
+        do = "name a tokenizer.json, or a directory that holds one"
+        raise UsageError("no such tokenizer file", where=str(path), do=do) from error
     except OSError as error:
         raise UsageError(f"cannot read the tokenizer: {error.strerror}", where=str(path)) from error
 

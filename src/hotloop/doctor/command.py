@@ -40,18 +40,12 @@ def refuse_unexaminable(command: Sequence[str], environment: Mapping[str, str]) 
     if program is None:
         raise _not_runnable(command)
     for flag, where in [*_flags_of_first_line(program), *_flags_of_command(command)]:
-        raise UsageError(
-            f"`-{flag}` {_DEAF[flag]}, so no step could be seen",
-            where=where,
-            do=f"examine the command without `-{flag}`",
-        )
+        do = f"examine the command without `-{flag}`"
+        raise UsageError(f"`-{flag}` {_DEAF[flag]}, so no step could be seen", where=where, do=do)
     script = _script_of_command(command)
     if script is not None and not Path(script).exists():
-        raise UsageError(
-            f"no such script `{script}`",
-            where=str(Path.cwd()),
-            do="check the spelling, or run this in the script's directory",
-        )
+        do = "check the spelling, or run this in the script's directory"
+        raise UsageError(f"no such script `{script}`", where=str(Path.cwd()), do=do)
 
 
 def script_name(command: Sequence[str]) -> str:

@@ -187,11 +187,8 @@ def _judged(measurement: Measurement, directory: Path) -> Diagnosis:
     try:
         return diagnose(measurement, others=other_ranks(directory, measurement))
     except ValueError as error:
-        raise UsageError(
-            f"damaged step records: {error}",
-            where=str(directory),
-            do="what was recorded is kept; run the command again",
-        ) from error
+        do = "what was recorded is kept; run the command again"
+        raise UsageError(f"damaged step records: {error}", where=str(directory), do=do) from error
 
 
 def exit_code(examined: Examined, *, level: float | None) -> ExitCode:

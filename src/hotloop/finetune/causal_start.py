@@ -128,11 +128,8 @@ def _tokenized(
         for part in (sources.train, sources.held_out)
     )
     if not train:
-        raise UsageError(
-            "no example has anything to learn",
-            where=config.data.file,
-            do="raise `model.max_tokens`, which ends before what is learned begins",
-        )
+        do = "raise `model.max_tokens`, which ends before what is learned begins"
+        raise UsageError("no example has anything to learn", where=config.data.file, do=do)
     check_known([each.ids for each in train], tokenizer, config.model.path)
     return train, held_out
 

@@ -138,18 +138,12 @@ def label_of(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: 
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise UsageError(
-                f"no number (`{value[:80]}`)",
-                where=where,
-                do="give that example one, or remove it; a text is a label of `task: classification`",
-            )
+            do = "give that example one, or remove it; a text is a label of `task: classification`"
+            raise UsageError(f"no number (`{value[:80]}`)", where=where, do=do)
         return number
     if value.lower() in NO_LABELS:
-        raise UsageError(
-            f"no label (`{value}`)" if value else "no label",
-            where=where,
-            do="give that example one, or remove it",
-        )
+        do = "give that example one, or remove it"
+        raise UsageError(f"no label (`{value}`)" if value else "no label", where=where, do=do)
     return value
 
 

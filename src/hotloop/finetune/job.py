@@ -42,10 +42,7 @@ def settings_of(task: str, config: Path | None, overrides: Sequence[str]) -> Set
     known = [*get_args(Task), *ALIASES, *CAUSAL_TASKS]
     if config is None and task not in known:
         close = difflib.get_close_matches(task, known, 1)
-        raise UsageError(
-            f"no task `{task[:80]}`",
-            where="--task",
-            do=f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}",
-        )
+        do = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        raise UsageError(f"no task `{task[:80]}`", where="--task", do=do)
     kind = CausalConfig if task in CAUSAL_TASKS else FinetuneConfig
     return load_settings(config, overrides, kind=kind)

@@ -97,11 +97,8 @@ def check_columns(where: Path | str, names: Iterable[str], columns: Mapping[str,
     for key, name in columns.items():
         if name not in names:
             there = ", ".join(f"`{str(each)[:80]}`" for each in list(names)[:20]) or "none"
-            raise UsageError(
-                f"no column `{name}`",
-                where=str(where),
-                do=f"set `{key}` to one of those there: {there}",
-            )
+            do = f"set `{key}` to one of those there: {there}"
+            raise UsageError(f"no column `{name}`", where=str(where), do=do)
 
 
 def cell(row: Mapping[str, Any], name: str) -> str:

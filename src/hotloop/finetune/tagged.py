@@ -114,11 +114,8 @@ def iob2(tags: Sequence[str], where: str, file: Any = None) -> tuple[str, ...]:
         read = TAG.fullmatch(tag)
         if tag != "O" and read is None:
             place = where if file is None else f"{file}:{int(where.rpartition(':')[2]) + number}"
-            raise UsageError(
-                f"`{tag[:80]}` is no tag",
-                where=place,
-                do="tags are O, B-KIND at the first word of an entity and I-KIND at its others",
-            )
+            do = "tags are O, B-KIND at the first word of an entity and I-KIND at its others"
+            raise UsageError(f"`{tag[:80]}` is no tag", where=place, do=do)
         if read is None:
             found.append("O")
             open_kind = None

@@ -54,11 +54,8 @@ def pick_device(name: str, ranks: Ranks = ALONE, *, asked_by: str = "train.devic
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":
-        raise UsageError(
-            f"device {name!r} is not supported yet",
-            where=asked_by,
-            do="use auto, cpu, cuda or cuda:N",
-        )
+        do = "use auto, cpu, cuda or cuda:N"
+        raise UsageError(f"device {name!r} is not supported yet", where=asked_by, do=do)
     if not torch.cuda.is_available():
         raise EnvironmentFailed(
             f"device {name!r} is not there: torch sees no CUDA device",

@@ -38,11 +38,8 @@ def known_gpu(name: str) -> Gpu:
     """Whatever its case. Raises `UsageError` for a name that is not listed."""
     found = {each.casefold(): gpu for each, gpu in GPUS.items()}.get(name.casefold())
     if found is None:
-        raise UsageError(
-            f"the memory of {name!r} is not known",
-            where="--device",
-            do=f"one of {', '.join(GPUS)}; or give --memory SIZE with one of them",
-        )
+        do = f"one of {', '.join(GPUS)}; or give --memory SIZE with one of them"
+        raise UsageError(f"the memory of {name!r} is not known", where="--device", do=do)
     return found
 
 

@@ -186,11 +186,8 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
                 )
             found |= read_tensors(directory / name, mapped=True)
     except FileNotFoundError as error:
-        raise UsageError(
-            f"no {name} in it",
-            where=str(directory),
-            do="only safetensors are read: other weight files can run code",
-        ) from error
+        do = "only safetensors are read: other weight files can run code"
+        raise UsageError(f"no {name} in it", where=str(directory), do=do) from error
     except UsageError:
         raise
     except (OSError, ValueError, KeyError, AttributeError) as error:

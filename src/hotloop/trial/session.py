@@ -483,11 +483,8 @@ def _store_plan(
                 do="choose another directory, or remove this one",
             )
     elif any(directory.glob("pair-*")) or any(directory.glob("aa-*")):
-        raise UsageError(
-            "this directory holds trials but no plan",
-            where=str(directory),
-            do="choose another directory, or remove this one",
-        )
+        do = "choose another directory, or remove this one"
+        raise UsageError("this directory holds trials but no plan", where=str(directory), do=do)
     else:
         write_json(path, {**content, "digest": digest})
 

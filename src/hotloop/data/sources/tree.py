@@ -55,11 +55,8 @@ def _glob(pattern: str, walk: Walk) -> Iterator[tuple[str, bool]]:
     deep = "**" in Path(pattern).parts
     found = sorted(set(map(str, _deep_glob(pattern, walk)) if deep else glob.glob(pattern)))  # noqa: PTH207
     if not found:
-        raise UsageError(
-            "no file matches the pattern",
-            where=pattern,
-            do=f"run `ls` with it from {Path.cwd()}: a relative pattern begins there",
-        )
+        do = f"run `ls` with it from {Path.cwd()}: a relative pattern begins there"
+        raise UsageError("no file matches the pattern", where=pattern, do=do)
     for path in map(Path, found):
         resolved = path.resolve()
         if walk.exclude is not None and walk.exclude.resolve() in (resolved, *resolved.parents):

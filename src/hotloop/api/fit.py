@@ -49,10 +49,8 @@ def fit(
     directory = Path("runs/fit" if out is None else out)
     if isinstance(model, (str, Path)):
         if task is None or not isinstance(data, (str, Path)):
-            raise UsageError(
-                "a model directory is fine-tuned for a task, on a file",
-                do='hotloop.fit("DIR", "tweets.csv", task="classification")',
-            )
+            do = 'hotloop.fit("DIR", "tweets.csv", task="classification")'
+            raise UsageError("a model directory is fine-tuned for a task, on a file", do=do)
         if loss is not None or collate is not None:
             raise UsageError("the task has its own loss", do="leave `loss` and `collate` out")
         words |= {"task": task, "data.file": str(data), "model.path": str(model)}
@@ -88,10 +86,8 @@ def _fit_module(
     except ModuleNotFoundError as error:
         raise not_installed("train", "hotloop.fit needs torch") from error
     if not isinstance(model, nn.Module):
-        raise UsageError(
-            f"the model is of type {type(model).__name__}",
-            do="give a torch.nn.Module, or the directory of a transformers model",
-        )
+        do = "give a torch.nn.Module, or the directory of a transformers model"
+        raise UsageError(f"the model is of type {type(model).__name__}", do=do)
     found = load_settings(None, overrides, kind=ModuleConfig)
     refuse_busy(directory)
     from hotloop.finetune.conduct import Steps

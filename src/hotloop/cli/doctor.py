@@ -238,10 +238,8 @@ def _refuse(options: Options) -> None:
 
         asked_for(options.only)
     if options.json_file == "-":
-        raise UsageError(
-            "`--json -` would mix with what the command itself prints",
-            do="name a file, or read diagnosis.json in the run directory",
-        )
+        do = "name a file, or read diagnosis.json in the run directory"
+        raise UsageError("`--json -` would mix with what the command itself prints", do=do)
     if options.asks_for_patch:
         from hotloop.cli.patch_in_hand import refuse_target
 

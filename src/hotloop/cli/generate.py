@@ -96,10 +96,8 @@ def _asked(
     if not 0 < top_p <= 1:  # nan
         raise UsageError(f"a top-p of {top_p} makes no text", do="use more than 0, up to 1")
     if temperature == 0 and count > 1:
-        raise UsageError(
-            "at temperature 0 all texts of a prompt are the same",
-            do="leave `--count` out, or raise `--temperature`",
-        )
+        do = "leave `--count` out, or raise `--temperature`"
+        raise UsageError("at temperature 0 all texts of a prompt are the same", do=do)
     asked = [*given, *(_lines(file) if file else ())] or ["def "]
     if any("\ud800" <= c <= "\udfff" for c in "".join(asked)):
         raise UsageError("the prompt is not UTF-8 text")

@@ -99,10 +99,8 @@ def refuse_lost_output() -> None:
     if lost is None or lost.errno == errno.EPIPE:
         return
     reason = "no space left on the disk" if lost.errno == errno.ENOSPC else lost.strerror
-    raise EnvironmentFailed(
-        f"cannot write standard output: {reason}",
-        do="give it a file or a pipe that can be written, then run the same command again",
-    )
+    do = "give it a file or a pipe that can be written, then run the same command again"
+    raise EnvironmentFailed(f"cannot write standard output: {reason}", do=do)
 
 
 def say(text: str) -> None:

@@ -86,26 +86,20 @@ def train(
 
     config, overrides, task = finetune.as_settings(config, overrides, task=task, data=data, model=model)  # fmt: skip
     if stop_after is not None and from_step is not None:
-        raise UsageError(
-            "--from-step continues a run, and --stop-after only measures",
-            do="leave one of them out",
-        )
+        do = "leave one of them out"
+        raise UsageError("--from-step continues a run, and --stop-after only measures", do=do)
     ranks = read_ranks(os.environ)
     steps: dict[str, Any] = {"stop_after": stop_after, "from_step": from_step, "stretch": stretch}
     if task is None:
         assert config is not None
         if profile == "test":
-            raise UsageError(
-                "--profile test is of fine-tunings",
-                do="for a training on text, `--stop-after N` measures N of its steps",
-            )
+            do = "for a training on text, `--stop-after N` measures N of its steps"
+            raise UsageError("--profile test is of fine-tunings", do=do)
         _train_on_text(config, overrides, out, json_file, ranks, record_samples=record_samples, **steps)  # fmt: skip
         return
     if ranks.num_ranks > 1 or record_samples:
-        raise UsageError(
-            "a fine-tuning is of one process, and records no samples",
-            do="start it without torchrun and without --record-samples",
-        )
+        do = "start it without torchrun and without --record-samples"
+        raise UsageError("a fine-tuning is of one process, and records no samples", do=do)
     if profile == "test" and (stop_after is not None or from_step is not None):
         raise UsageError(
             "--profile test makes its own steps", do="leave --stop-after and --from-step out"

@@ -254,8 +254,6 @@ def delimiter_of(typed: str) -> str:
     """The one character between columns. Raises `UsageError`."""
     text = unescape(typed) if typed else ""
     if len(text) != 1 or text in '"\r\n\0':
-        raise UsageError(
-            f"cannot read the delimiter {typed!r}",
-            do="give one character, as ; or \\t, and neither a quote nor a line end",
-        )
+        do = "give one character, as ; or \\t, and neither a quote nor a line end"
+        raise UsageError(f"cannot read the delimiter {typed!r}", do=do)
     return text

@@ -58,17 +58,13 @@ def check_spec(spec: Spec, workers: int | None, engine: str) -> None:
 
 def check_on(on: ClusterRequest, spec: Spec, out: Path, workers: int | None) -> None:
     if workers is not None:
-        raise UsageError(
-            "--workers has no effect with --on",
-            do="say the ranks by --on, and their CPUs by --on-option cpus_per_task=N where it exists",
-        )
+        do = "say the ranks by --on, and their CPUs by --on-option cpus_per_task=N where it exists"
+        raise UsageError("--workers has no effect with --on", do=do)
     if on.kind != "slurm":
         return
     if STANDARD_INPUT in spec.sources:
-        raise UsageError(
-            "standard input cannot be read by jobs of Slurm",
-            do="write it to a file on storage that all machines share",
-        )
+        do = "write it to a file on storage that all machines share"
+        raise UsageError("standard input cannot be read by jobs of Slurm", do=do)
     if any(character.isspace() for character in str(out.absolute())):
         raise UsageError(
             "datatrove's scripts for Slurm cannot name a directory with a space in its path",

@@ -74,10 +74,8 @@ def _refusing() -> Iterator[None]:
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:  # the library raises bare Exception
-        raise UsageError(
-            f"the tokenizer cannot encode a text: {error}",
-            do="give it a token for what it does not know (`unk_token`), or choose another tokenizer",
-        ) from error
+        do = "give it a token for what it does not know (`unk_token`), or choose another tokenizer"
+        raise UsageError(f"the tokenizer cannot encode a text: {error}", do=do) from error
 
 
 def _byte_names() -> list[str]:

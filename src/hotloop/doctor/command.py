@@ -27,10 +27,8 @@ _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 def refuse_unexaminable(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Raises `UsageError` for a command that cannot be run here, or that we could not see into."""
     if not command or not command[0]:
-        raise UsageError(
-            "no command was given",
-            do="write it after `--`: hotloop doctor --no-try -- python train.py --its arguments",
-        )
+        do = "write it after `--`: hotloop doctor --no-try -- python train.py --its arguments"
+        raise UsageError("no command was given", do=do)
     if environment.get(DOCTOR):
         raise UsageError(
             f"this runs inside another `hotloop doctor`, in {environment[DOCTOR]}",

@@ -176,10 +176,8 @@ def _value(technique: Optimization, said: str) -> Any:
     if value is None and is_number and re.fullmatch("[0-9]{1,6}", said):
         value = int(said)  # what fits depends on the run
     if value is None:
-        raise UsageError(
-            f"`{technique.name}` cannot be `{said}`",
-            do=f"choose among {', '.join(map(_shown, technique.settings))}",
-        )
+        do = f"choose among {', '.join(map(_shown, technique.settings))}"
+        raise UsageError(f"`{technique.name}` cannot be `{said}`", do=do)
     return value
 
 

@@ -64,10 +64,8 @@ def profile_stacks(
         if stacks and not _of_worker(stacks[-1])
     }
     if not phases:
-        raise UsageError(
-            f"PID {process.pid} makes batches for another process",
-            do="name the one that started it",
-        )
+        do = "name the one that started it"
+        raise UsageError(f"PID {process.pid} makes batches for another process", do=do)
     # Other threads may load batches or play with the model. A main thread has the number of its process.
     pid, thread = max(
         phases,

@@ -96,10 +96,8 @@ def refuse_unknown_hosts(network: Network) -> None:
             socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or error
-            raise UsageError(
-                f"--network: no address is known of {host}: {why}",
-                do="check the name, and whether this machine can look names up",
-            ) from error
+            do = "check the name, and whether this machine can look names up"
+            raise UsageError(f"--network: no address is known of {host}: {why}", do=do) from error
 
 
 def before_trials(directory: Path, workdir: Workdir | None) -> list[str]:

@@ -134,10 +134,8 @@ def tensors_of(batch: Any, keys: tuple[str, ...] | None) -> Inputs:
     found = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     if not found or not all(isinstance(each, Tensor) for each in found):
         kinds = ", ".join(type(each).__name__ for each in found)
-        raise UsageError(
-            f"a batch has to be of tensors, and is of {kinds or 'nothing'}",
-            do="let the examples be tuples or dicts of tensors and numbers, or give `collate`",
-        )
+        do = "let the examples be tuples or dicts of tensors and numbers, or give `collate`"
+        raise UsageError(f"a batch has to be of tensors, and is of {kinds or 'nothing'}", do=do)
     return found
 
 

@@ -54,10 +54,8 @@ def refuse_what_the_script_cannot_do(config: RunConfig) -> None:
         if key in takes or key.startswith(_SCRIPT_NEVER_SEES):
             continue
         if value != defaults[key]:
-            raise UsageError(
-                f"`{key}: {value}` has no counterpart in examples/plain_gpt.py",
-                do=f"leave it at {defaults[key]}: both arms must train the same",
-            )
+            do = f"leave it at {defaults[key]}: both arms must train the same"
+            raise UsageError(f"`{key}: {value}` has no counterpart in examples/plain_gpt.py", do=do)
 
 
 def arms(
@@ -136,7 +134,5 @@ def shipped(name: str) -> Path:
     for root in (checkout, Path(sys.prefix) / "share" / "hotloop"):
         if (root / name).is_file():
             return root / name
-    raise EnvironmentFailed(
-        f"{name} is missing from this installation",
-        do="install hotloop again, or run it from a clone",
-    )
+    do = "install hotloop again, or run it from a clone"
+    raise EnvironmentFailed(f"{name} is missing from this installation", do=do)

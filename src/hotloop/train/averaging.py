@@ -77,10 +77,8 @@ class Average:
             return
         stored = load_average(checkpoint)
         if stored is None:
-            raise UsageError(
-                "this checkpoint does not hold the mean of these weights",
-                do="use the `averaging` of that run",
-            )
+            do = "use the `averaging` of that run"
+            raise UsageError("this checkpoint does not hold the mean of these weights", do=do)
         refuse_unlike("mean of", stored, self._mean)
         for name, mean in stored.items():
             self._mean[name].copy_(mean)

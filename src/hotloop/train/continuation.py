@@ -233,10 +233,8 @@ def refuse_other_course(
     if epochs[0] != epochs[1] and old * epochs[1] == new * epochs[0]:  # these are what was set
         key, given = "train.epochs", f"`train.epochs: {epochs[1]}` ({new} steps)"
     if done > new:
-        raise UsageError(
-            f"this run has done {done} steps, more than {given}",
-            do=f"leave `{key}` as it was, or go back with {_way_back(kept, new)}",
-        )
+        do = f"leave `{key}` as it was, or go back with {_way_back(kept, new)}"
+        raise UsageError(f"this run has done {done} steps, more than {given}", do=do)
     first, second = sorted((first_update(before), first_update(now)))
     if now.averaging.name != "none" and first <= done and first != second:
         raise UsageError(

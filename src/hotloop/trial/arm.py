@@ -54,10 +54,8 @@ class Arm:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.name):
-            raise UsageError(
-                f"an arm cannot be named {self.name!r}",
-                do="use letters, digits, `-`, `_` and `.`, starting with a letter or digit",
-            )
+            do = "use letters, digits, `-`, `_` and `.`, starting with a letter or digit"
+            raise UsageError(f"an arm cannot be named {self.name!r}", do=do)
         if not self.command or not self.command[0]:
             raise UsageError(f"arm {self.name!r} has no command")
         if (self.fixes or self.comparable) and self.records != "step_clock":

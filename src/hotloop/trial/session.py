@@ -435,10 +435,8 @@ def _refuse_bad_arms(baseline: Arm, candidate: Arm, plan: TrialPlan) -> None:
     if baseline.name == candidate.name:
         raise UsageError(f"both arms are named {baseline.name!r}", do="give them different names")
     if (baseline.records == "none") != (candidate.records == "none"):
-        raise UsageError(
-            "one arm is measured in steps and the other as a whole process",
-            do="measure both in the same way",
-        )
+        do = "measure both in the same way"
+        raise UsageError("one arm is measured in steps and the other as a whole process", do=do)
     for arm in (baseline, candidate):
         refuse_missing(arm)
         if arm.records == "step_clock" and plan.warmup_steps < 1:

@@ -210,10 +210,8 @@ def toggle_schedule(
 ) -> ToggleSchedule:
     """Raises `UsageError` for blocks that do not make halves of the counted steps."""
     if not block_steps or block_steps <= settling or plan.steps % (block_steps * ALTERNATE):
-        raise UsageError(
-            f"{plan.steps} steps cannot be halved in blocks of {block_steps}",
-            do=f"count a multiple of {ALTERNATE} blocks of more than {settling} steps",
-        )
+        do = f"count a multiple of {ALTERNATE} blocks of more than {settling} steps"
+        raise UsageError(f"{plan.steps} steps cannot be halved in blocks of {block_steps}", do=do)
     return ToggleSchedule(names, plan.warmup_steps, block_steps, seed, settling)
 
 

@@ -81,10 +81,8 @@ def parse_request(on: str, options: Sequence[str] = ()) -> ClusterRequest:
         if parameter.default is parameter.empty and name not in _OURS and name not in chosen
     ]
     if missing:
-        raise UsageError(
-            f"--on {kind} needs {' and '.join(missing)}",
-            do=f"give {' '.join(f'--on-option {name}=VALUE' for name in missing)}",
-        )
+        do = f"give {' '.join(f'--on-option {name}=VALUE' for name in missing)}"
+        raise UsageError(f"--on {kind} needs {' and '.join(missing)}", do=do)
     if kind == "slurm" and shutil.which("sbatch") is None:
         raise EnvironmentFailed(
             "sbatch is not on this machine", do="run it where jobs are submitted to Slurm"
@@ -111,10 +109,8 @@ def _option(kind: Kind, option: str, parameters: Any) -> tuple[str, Any]:
     if key not in parameters:
         names = sorted(name for name in parameters if name not in _OURS)
         close = difflib.get_close_matches(key, names, 1)
-        raise UsageError(
-            f"--on {kind} has no option `{key}`",
-            do=f"did you mean `{close[0]}`?" if close else f"it has {', '.join(names)}",
-        )
+        do = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(names)}"
+        raise UsageError(f"--on {kind} has no option `{key}`", do=do)
     hints = get_type_hints(executor_class(kind).__init__)
     return key, _value(key, text, hints[key], parameters[key].default)
 

@@ -195,15 +195,11 @@ def _check_effects(units: Sequence[Unit], options: ReadOptions, walked: bool) ->
     """Raises `UsageError` for an option that has none."""
     formats = {unit.format for unit in units}
     if options.separator is not None and not formats & TEXT_FORMATS:
-        raise UsageError(
-            "a separator is for plain text, and no source is plain text",
-            do="leave --separator out, or give --format text",
-        )
+        do = "leave --separator out, or give --format text"
+        raise UsageError("a separator is for plain text, and no source is plain text", do=do)
     if options.delimiter is not None and not formats & {"csv", "tsv"}:
-        raise UsageError(
-            "a delimiter is for csv and tsv, and no source is such a table",
-            do="leave --delimiter out, or give --format csv",
-        )
+        do = "leave --delimiter out, or give --format csv"
+        raise UsageError("a delimiter is for csv and tsv, and no source is such a table", do=do)
     if options.text_field != ReadOptions().text_field and not formats & RECORD_FORMATS:
         raise UsageError(
             f"there is no field {options.text_field!r} in plain text, and no source holds records",

@@ -173,10 +173,8 @@ def _check_failed(returncode: int, command: Sequence[str], place: Path) -> None:
     failure = place / _FAILURE_FILE
     why = failure.read_text(encoding="utf-8", errors="replace") if failure.is_file() else ""
     if why and returncode == NOT_RUN:
-        raise UsageError(
-            f"cannot run `{command[0]}`: {why}",
-            do="check the command, and that its program may be executed",
-        )
+        do = "check the command, and that its program may be executed"
+        raise UsageError(f"cannot run `{command[0]}`: {why}", do=do)
     if why and returncode == FAILED:
         raise EnvironmentFailed(
             f"the sandbox of a trial could not be set up: {why}",

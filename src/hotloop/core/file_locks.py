@@ -101,8 +101,5 @@ def is_locked(path: Path) -> bool:
 
 
 def _busy(directory: Path) -> EnvironmentFailed:
-    return EnvironmentFailed(
-        "another process is training in this directory",
-        where=str(directory),
-        do="wait for it, or choose another --out",
-    )
+    what = "another process is training in this directory"
+    return EnvironmentFailed(what, where=str(directory), do="wait for it, or choose another --out")

@@ -153,11 +153,9 @@ def read_json(path: Path, kind: type[T], *, finite: bool = True) -> T:
         raise UsageError(f"not valid JSON: {error}", where=str(path), do=AGAIN) from error
     wanted = getattr(kind, "__dataclass_fields__", {}).get("schema")
     if wanted is not None and isinstance(plain, dict) and plain.get("schema") != wanted.default:
-        raise UsageError(
-            f"schema {plain.get('schema')!r} is not {wanted.default!r}",
-            where=str(path),
-            do="write it again with this version of hotloop",
-        )
+        what = f"schema {plain.get('schema')!r} is not {wanted.default!r}"
+        do = "write it again with this version of hotloop"
+        raise UsageError(what, where=str(path), do=do)
     try:
         return validated(kind, plain)
     except ValueError as error:

@@ -71,9 +71,5 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
 
 
 def _contradiction(what: str, started: list[str]) -> UsageError:
-    return UsageError(
-        what,
-        where="the environment variables of this process",
-        do="start several processes by torchrun, which sets them all; for one process unset "
-        + ", ".join(started),
-    )
+    do = f"start several processes by torchrun, which sets them all; for one process unset {', '.join(started)}"
+    return UsageError(what, where="the environment variables of this process", do=do)

@@ -77,11 +77,9 @@ def load_settings(
     values, lines = read_yaml(_text_of(path), str(path)) if path is not None else ({}, {})
     path = path or Path("the command line")
     if "task" in values and kind is RunConfig:
-        raise UsageError(
-            "this is the config of a fine-tuning, which has another model and other data",
-            where=f"{path}:{lines['task']}",
-            do="`hotloop train` takes it; this needs one that trains on text",
-        )
+        what = "this is the config of a fine-tuning, which has another model and other data"
+        do = "`hotloop train` takes it; this needs one that trains on text"
+        raise UsageError(what, where=f"{path}:{lines['task']}", do=do)
     if isinstance(values.get("data"), list):  # short for `data: {mix: [...]}`
         values["data"] = {"mix": values["data"]}
         lines = {"data.mix" if key == "data" else key: line for key, line in lines.items()}
@@ -153,9 +151,8 @@ def _text_of(path: Path) -> str:
     try:
         return read_bytes(path, limit_bytes=MAX_CONFIG_BYTES).decode("utf-8")
     except FileNotFoundError as error:
-        raise UsageError(
-            "no such config file", where=str(path), do="see configs/ for the ones that are shipped"
-        ) from error
+        do = "see configs/ for the ones that are shipped"
+        raise UsageError("no such config file", where=str(path), do=do) from error
     except UnicodeDecodeError as error:
         raise UsageError("the config is not UTF-8 text", where=str(path)) from error
     except OSError as error:
@@ -169,11 +166,8 @@ def _stored_origins(values: dict[str, Any], where: Mapping[str, str]) -> dict[st
         isinstance(text, str) for pair in origins.items() for text in pair
     ):
         place = next(place for key, place in where.items() if key.split(".")[0] == "origins")
-        raise UsageError(
-            "`origins` must say in words where each value came from",
-            where=place,
-            do="remove it: only the config.yaml of a run has it",
-        )
+        what = "`origins` must say in words where each value came from"
+        raise UsageError(what, where=place, do="remove it: only the config.yaml of a run has it")
     return origins
 
 
@@ -196,9 +190,8 @@ def _drop_empty(values: dict[str, Any], section: str) -> bool:
 def _parse_override(override: str, known: Collection[str]) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise UsageError(
-            f"expected key=value, got {shown(override)}", do="for example train.steps=100"
-        )
+        do = "for example train.steps=100"
+        raise UsageError(f"expected key=value, got {shown(override)}", do=do)
     if key not in known:
         _refuse_unknown(key, known, cut(override))
     return key, read_yaml_value(text, cut(override))
@@ -273,11 +266,8 @@ def _explain(
         return UsageError(
             f"`{key}`: {message}" if key else message, where=_meant(key, message, where, place)
         )
-    return UsageError(
-        f"`{key}`: {message}, not {shown(given)}",
-        where=place,
-        do=known[key].summary or LIST_KEYS if key in known else LIST_KEYS,
-    )
+    do = known[key].summary or LIST_KEYS if key in known else LIST_KEYS
+    return UsageError(f"`{key}`: {message}, not {shown(given)}", where=place, do=do)
 
 
 def _meant(section: str, message: str, where: Mapping[str, str], place: str) -> str:

@@ -372,6 +372,11 @@ class Watch:
         self.claimed = self._take(proven=self.updates)
         return self.claimed
 
+    @property
+    def looked_at(self) -> int:
+        """Steps that ended and were not left out."""
+        return self.step - self._num_left_out
+
     def saw_updates(self) -> None:
         """From here on it is known that this process trains."""
         self.updates = True

@@ -6,13 +6,17 @@ import json
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hotloop
 import warm_python
 from hotloop.core.child import DOCTOR
+from hotloop.core.errors import UsageError
+from hotloop.doctor.starting_point import start_of
 
 SOURCE = Path(__file__).parents[2] / "src"
 LOOP = """
@@ -263,6 +267,39 @@ print(json.dumps([found.verdict.outcome, found.verdict.ratio_low, found.verdict.
     assert low > 1.3
     assert parity in ("same", "within_noise")
     assert is_same
+
+
+@pytest.mark.slow
+def test_steps_of_other_samples_that_nobody_saw_decide_nothing(tmp_path: Path) -> None:
+    loop = LOOP.replace("(16, 32)", "(int(sys.argv[1]), 32)")
+    (tmp_path / "train.py").write_text(f"{loop}train(60)")
+    body = """
+found = hotloop.compare("python train.py 512", "python train.py 16", steps=20, warmup_steps=5).verdict
+print(json.dumps([found.outcome, found.num_pairs, found.reasons]))
+"""
+    outcome, num_pairs, reasons = said(ran(body, tmp_path))
+    assert (outcome, num_pairs) == ("inconclusive", 4)
+    assert "How many samples each step takes was not seen" in reasons[0]
+
+
+def test_pairs_of_sources_that_were_edited_since_are_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, out = tmp_path / "work", tmp_path / "out"
+    for name in ("train.py", "model.py", "elsewhere.py"):
+        place = work if name != "elsewhere.py" else tmp_path
+        place.mkdir(exist_ok=True)
+        (place / name).write_text("before")
+    monkeypatch.chdir(work)
+    start_of(out, work)
+    time.sleep(0.02)  # past the grain of a file's time
+    commands = "python train.py", f"python {tmp_path / 'elsewhere.py'}"
+    (work / "model.py").write_text("edited")
+    with pytest.raises(UsageError, match="model.py changed after this comparison began"):
+        hotloop.compare(*commands, out=out)
+    (tmp_path / "elsewhere.py").write_text("edited")
+    with pytest.raises(UsageError, match=r"elsewhere.py and 1 other file changed after"):
+        hotloop.compare(*commands, out=out)
 
 
 @pytest.mark.parametrize(

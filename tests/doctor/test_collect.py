@@ -13,7 +13,7 @@ from hotloop.core.census import Census, LineUse
 from hotloop.core.command_run import CommandRun
 from hotloop.core.measurement import Environment
 from hotloop.core.step import StepRecord
-from hotloop.core.telemetry import GpuSample, TelemetrySample
+from hotloop.core.telemetry import TELEMETRY_FILE, GpuSample, TelemetrySample
 from hotloop.doctor.collect import (
     collect,
     has_stepped,
@@ -233,6 +233,18 @@ def test_what_is_not_the_process_is_foreign_and_the_start_does_not_count() -> No
     seen = with_foreign_load(OWN, telemetry(0.1, 0.1, 0.1, 1.0, 1.0, 0.7), num_cpus=2)
     assert seen.machine_busy == pytest.approx(0.9)
     assert seen.foreign_busy == pytest.approx(0.4)
+
+
+def test_what_the_process_computes_after_its_last_step_is_no_other_program(
+    tmp_path: Path, machine: Environment
+) -> None:
+    write_steps(tmp_path, 41)
+    (tmp_path / "census-0.json").write_text(json.dumps(OWN.to_mapping()))
+    samples = telemetry(*[0.1] * 3, *[0.5] * 5, *[1.0] * 9)
+    (tmp_path / TELEMETRY_FILE).write_text("".join(f"{each.to_json()}\n" for each in samples))
+    census = collect(tmp_path, RUN, machine).measurement.census
+    assert census is not None
+    assert census.machine_busy == pytest.approx(0.5)
 
 
 def test_it_is_never_negative() -> None:

@@ -387,6 +387,9 @@ def test_what_was_edited_after_the_examination_is_told_and_what_the_command_wrot
     (doctor.directory / COMMAND_RUN_FILE).write_text(json.dumps(run))
     (doctor.directory / MEASUREMENT_FILE).write_text("{}")
     assert edited_since(doctor.directory) == []
+    run["command"] += ["-c", "x" * 300]  # no name of a file
+    (doctor.directory / COMMAND_RUN_FILE).write_text(json.dumps(run))
+    assert edited_since(doctor.directory) == []
     time.sleep(0.02)  # past the grain of a file's time
     listing = start_of(doctor.directory, work)
     for name in ("log.txt", "tuned.yaml"):

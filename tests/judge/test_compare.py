@@ -219,6 +219,30 @@ def test_work_per_step_is_divided_out() -> None:
     assert verdict.baseline_s_per_work == pytest.approx(1e-4, rel=1e-2)
 
 
+def test_steps_that_may_be_of_other_samples_decide_only_where_losses_are_equal() -> None:
+    losses = [2.0 - 0.02 * step + 0.01 * (step % 3) for step in range(32)]
+
+    def judged(difference: float, **how: bool) -> Verdict:
+        other = [loss * (1 + difference * (-1) ** step) for step, loss in enumerate(losses)]
+        some = [
+            (run("plain", 0.1 + i * 1e-4, tokens=None, losses=losses), run("fast", 0.05, tokens=None, losses=other))
+            for i in range(4)
+        ]  # fmt: skip
+        return compare(some, parity_class="reduced_precision", **how)
+
+    assert judged(1e-3).outcome == "improved"  # of one batch size, as the caller knows
+    alike = judged(1e-6, equal_steps=False)
+    assert alike.outcome == "improved"
+    assert "What is compared is the time per step." in said(alike)
+    other = judged(1e-3, equal_steps=False)
+    assert other.outcome == "inconclusive"
+    assert other.ratio == pytest.approx(2, rel=0.01)
+    assert "How many samples each step takes was not seen" in said(other)
+    tokens = judge(pairs(1.3, 4), equal_steps=False)
+    assert tokens.outcome == "improved"
+    assert "the time per token." in said(tokens)
+
+
 def test_warmup_steps_are_not_counted() -> None:
     assert judge(pairs(1.1, 4)).all_in.ratio == pytest.approx(1.1, rel=0.01)
 

@@ -38,6 +38,15 @@ def test_idling_stays_within_what_the_events_allow(busy: float, idle: float) -> 
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
+def test_pace_is_the_devices_where_the_host_runs_ahead_of_it() -> None:
+    ahead = [replace(step(compute=0.2), samples=8)] * 30
+    behind = [replace(step(compute=0.05, unknown=0.15), samples=8, wall_s=0.2, host={"sync": 0.2})]
+    records = tuple(replace(each, step=n) for n, each in enumerate(ahead + behind))
+    found = diagnose(script(records, GPU_HEALTHY)).steps
+    assert found.median_s == pytest.approx(0.2)
+    assert found.samples_per_s == pytest.approx(40)
+
+
 def test_steps_that_evaluate_do_not_tell_how_long_kernels_take() -> None:
     plain, evaluating = step(unknown=0.1), step(("eval",), compute=5.0, unknown=0.1)
     shares = device_shares([plain] * 9 + [evaluating], Census(profiled_busy_s=0.08))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import hotloop
+from hotloop.core.memory_use import read_memory_notes
+from hotloop.judge.memory import REST, profile_of
 
 SOURCE = str(Path(hotloop.__file__).parents[1])
 MEGABYTES = 200
@@ -43,3 +45,43 @@ def test_what_a_fork_shares_is_counted_once_and_what_it_writes_is_its_own(writes
     before, after = (int(each) / (MEGABYTES << 20) for each in done.stdout.split())
     assert 1.0 < before < 1.5
     assert after - before == pytest.approx(1.0 if writes == "writes" else 0.0, abs=0.2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_that_was_freed_before_the_training_is_no_activation(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run(f"""
+held = bytearray(b"x") * ({MEGABYTES} << 20)
+del held
+model, optimizer = build()
+for _ in range(30):
+    train(model, optimizer, 1)
+    time.sleep(0.02)
+""")
+    (note,) = read_memory_notes(ended.directory)
+    profile = profile_of(note)
+    assert profile is not None
+    assert profile.parts["freed"] > 0.8 * (MEGABYTES << 20)
+    assert profile.parts[REST] < 0.5 * (MEGABYTES << 20)
+    assert sum(profile.parts.values()) == note.peak_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_loaders_worker_takes_what_it_does_not_share(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run(f"""
+import glob
+held = torch.ones({MEGABYTES} << 18)
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return 80
+    def __getitem__(self, number): return held[8 * number : 8 * number + 8]
+loader = torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=2, persistent_workers=True)
+model, optimizer = build()
+def is_seen():
+    notes = map(open, glob.glob(os.environ["HOTLOOP_DOCTOR"] + "/memory-*.json"))
+    return any(json.load(note)["workers_bytes"] for note in notes)
+while not is_seen():
+    for x in loader:
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+    time.sleep(0.05)
+""")
+    (note,) = read_memory_notes(ended.directory)
+    assert 0 < note.workers_bytes < MEGABYTES << 20

@@ -17,7 +17,13 @@ from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, Interrupted, UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Verdict
 from hotloop.core.progress import plain_lines
-from hotloop.doctor.starting_point import start_of
+from hotloop.doctor.starting_point import (
+    BEFORE,
+    ISOLATION_FILE,
+    edited_files,
+    named_files,
+    start_of,
+)
 from hotloop.doctor.trial_costs import budget_of
 from hotloop.report.html import render_html, write_html
 from hotloop.runs.run_page import object_of, page_of, text_of
@@ -173,17 +179,34 @@ def compare(
         for name, command in (("baseline", baseline), ("candidate", candidate))
     ]
     directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hotloop-compare-"))
+    _refuse_edited(directory, workdir, [word for arm in arms for word in arm.command])
     compare_arms(
         *arms,
         directory=directory / "trials",
         plan=TrialPlan(warmup_steps=warmup_steps, steps=steps, timeout_s=TIMEOUT_S),
         parity_class="reduced_precision",
+        equal_steps=arms[0].command == arms[1].command,
         workdir=start_of(directory, workdir),
         stop_now=is_up,
+        goes_on=lambda verdict: not (verdict.unit == "step" and verdict.doubts),  # which more pairs do not remove
         progress=plain_lines(lambda text: note(f"{text}, {time.monotonic() - began:.0f} s in all")),
         on_pair=lambda pair: pairs_began.append(time.monotonic()),
     )
     return Run(directory)
+
+
+def _refuse_edited(directory: Path, workdir: Path, words: Sequence[str]) -> None:
+    """Raises `UsageError` where the pairs that `directory` has are of other sources."""
+    edited = edited_files(directory, workdir, words, since=directory / BEFORE / ISOLATION_FILE)
+    caller = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    if caller.name not in {Path(word).name for word in words}:  # it may ask for more time
+        edited = [name for name in edited if workdir / name != caller.resolve()]
+    if edited:
+        raise UsageError(
+            f"{named_files(edited)} changed after this comparison began: its pairs are of other sources",
+            where=str(directory),
+            do="choose another directory, or remove this one",
+        )
 
 
 def note(text: str) -> None:

@@ -86,9 +86,10 @@ class MemoryNote:
     used_bytes: int | None = None
     """Of what the limit counts."""
     owners: dict[str, int] = field(default_factory=dict)
-    """Sizes of the tensors that stay, by owner; and `process`, or `start`: what was there before them."""
+    """Sizes of the tensors that stay, by owner; `process`, or `start`: what was there before them; `freed`: what had been there, where that was
+    the highest."""
     workers_bytes: int = 0
-    """The most seen of the resident sets of the processes below it; pages that they share count in each."""
+    """The most seen of what the processes below it have for themselves: pages that they share with it are its own."""
     phases: dict[str, int] = field(default_factory=dict)
     """The highest seen in each phase, in some looks a second."""
     limit_bytes: int | None = None

@@ -56,7 +56,7 @@ class StepRecord:
     """Counted from 0."""
     wall_s: float
     """Host wall time from the end of the previous step to the end of this one; in somebody else's process, as all
-    its phases, without what the probe itself did in that time."""
+    its phases, without what the probe itself did in that time while no device was at work."""
     host: dict[str, float] = field(default_factory=dict)
     """Exclusive seconds per host phase, `unattributed` among them; absent phases took no time.
     Empty when only a step clock was carried."""

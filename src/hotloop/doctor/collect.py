@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +64,9 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
     if census is None and records:
         census = Census()  # of somebody else's script all the same: nothing was observed
     if census is not None:
-        census = with_foreign_load(with_throttling(_as_seen(census), samples), samples)
+        stepping_s = sum(each.wall_s + (each.left_out_s or 0.0) for each in records[1:])
+        census = with_throttling(_as_seen(census), samples)
+        census = with_foreign_load(census, samples, stepping_s)
         census = replace(
             census,
             fast_dtypes=_fast_dtypes(census, clock),
@@ -225,9 +228,14 @@ FEWEST_GPU_SAMPLES = 10
 
 
 def with_foreign_load(
-    census: Census, samples: Sequence[TelemetrySample], *, num_cpus: int | None = None
+    census: Census,
+    samples: Sequence[TelemetrySample],
+    stepping_s: float = math.inf,
+    *,
+    num_cpus: int | None = None,
 ) -> Census:
-    """The census with what the machine's CPUs did after the first step; unchanged without telemetry.
+    """The census with what the machine's CPUs did from the first step on, for so long; unchanged without telemetry. What the
+    process computes after its last step is in no count of its own, and would be another program's.
 
     `num_cpus`: all of the machine, whether or not this process may use them.
     """
@@ -238,7 +246,7 @@ def with_foreign_load(
     busy = [
         each.cpu_fraction
         for each in samples
-        if each.sampled_at >= since and each.cpu_fraction is not None
+        if since <= each.sampled_at <= since + stepping_s and each.cpu_fraction is not None
     ]
     if len(busy) < FEWEST_SAMPLES:
         return census

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +139,11 @@ def written_over(workdir: Workdir | None) -> str | None:
     )
 
 
+def named_files(names: Sequence[str]) -> str:
+    more = f" and {counted(len(names) - 1, 'other file')}" if len(names) > 1 else ""
+    return f"{names[0]}{more}"
+
+
 def edited(directory: Path, workdir: Workdir | None) -> str | None:
     """What to say before trials that go on though files were edited meanwhile; `None`: none was.
 
@@ -145,8 +151,7 @@ def edited(directory: Path, workdir: Workdir | None) -> str | None:
     """
     if not (names := edited_since(directory)):
         return None
-    more = f" and {counted(len(names) - 1, 'other file')}" if len(names) > 1 else ""
-    what = f"{names[0]}{more} changed after the command was examined"
+    what = f"{named_files(names)} changed after the command was examined"
     if workdir is None or any(name.startswith(os.pardir) for name in names):
         raise UsageError(
             f"{what}: its trials would be of another command",
@@ -159,14 +164,21 @@ def edited(directory: Path, workdir: Workdir | None) -> str | None:
 def edited_since(directory: Path) -> list[str]:
     """Files that decide what the command of `directory` does and are others than when its examination ended, by their
     path relative to where it runs. What it wrote itself is none of them."""
-    run, kept = mapping_of(directory / COMMAND_RUN_FILE), directory / BEFORE / "files"
+    run = mapping_of(directory / COMMAND_RUN_FILE)
+    root, words = Path(run.get("workdir", "")), run.get("command", ())
+    return edited_files(directory, root, words, since=directory / MEASUREMENT_FILE)
+
+
+def edited_files(directory: Path, root: Path, words: Sequence[str], *, since: Path) -> list[str]:
+    """Those that decide what commands of these words do in `root` and are others than when the file `since` was written."""
+    kept = directory / BEFORE / "files"
     try:
-        ended_at = (directory / MEASUREMENT_FILE).stat().st_mtime
+        ended_at = since.stat().st_mtime
     except OSError:
         return []
-    root = Path(run.get("workdir", ""))
-    words = [root / word.rpartition("=")[2] for word in run.get("command", ())]
-    named = {os.path.relpath(word, root) for word in words if word.is_file()}
+    paths = [root / word.rpartition("=")[2] for word in words]
+    # `Path.is_file` raises for a word that is longer than a name can be, as the text after `-c` is.
+    named = {os.path.relpath(path, root) for path in paths if os.path.isfile(path)}  # noqa: PTH113
     found = {each.relative_to(kept).as_posix(): each for each in kept.rglob("*") if each.is_file()}
     decide = {
         name for name in {*found, *named} if name.endswith(EDITED) or name in named & found.keys()

@@ -43,6 +43,12 @@ from hotloop.judge.runs import RunTimes, run_times
 
 OTHER_WORK = 1.25
 """Times as much work in as many steps: then they are other parts of the training."""
+SAME_SAMPLES = 1e-4
+"""Relative difference of losses: rounding in fp32 is less over the steps that are compared, other samples are more."""
+UNSEEN = (
+    "How many samples each step takes was not seen, since no DataLoader gave them in each, and losses do not show that both "
+    "take the same: a step may be faster because it is less work."
+)
 
 
 def compare(
@@ -55,6 +61,7 @@ def compare(
     alpha: Sequence[float] | None = None,
     over: JudgedSteps = "steady",
     toggled: bool = False,
+    equal_steps: bool = True,
 ) -> Verdict:
     """Judge `(baseline, candidate)` pairs in the order in which they were measured.
 
@@ -63,7 +70,8 @@ def compare(
     0.01, 0.015 and 0.025 for looks at 4, 6 and 10. over: "all" decides by the total time of the
     counted steps, for a change whose gain is in rare, slow ones; chosen before anything was measured.
     toggled: each pair is one process, in which the change went on and off; what processes differ by is in
-    both its halves, and only `baseline_aa` tells the noise.
+    both its halves, and only `baseline_aa` tells the noise. equal_steps: a step of one arm is known to be as much work as one
+    of the other; else steps of which nobody saw how many samples they take decide nothing, unless losses show that these are the same.
     Raises `ValueError` for looks that make no sense, for more pairs than the last look and for pairs
     of mixed arms, and `UsageError` for times that are not positive numbers.
     """
@@ -85,11 +93,17 @@ def compare(
     steady, all_in = total("steady"), total("all")
     decides = _deciding(over, steady, all_in, count)
     typical = paired_interval([math.log(b.steady_s / c.steady_s) for b, c in times], orders, level)
+    parity = parity or _parity_of(pairs, baseline_aa, parity_class, toggled=toggled)
     doubts = doubts_of(pairs, times, decides, typical, all_in, looks)
+    unit = times[0][0].unit
+    differs = parity.max_difference is None or parity.max_difference > SAME_SAMPLES
+    if not equal_steps and unit == "step" and differs:
+        doubts.insert(0, UNSEEN)
     reasons = [*(doubts or [decision(decides)]), *decides.notes, *thread_note(pairs)]
     if not doubts:
         reasons += who_decides(decides, typical, all_in) + rare_note(times, decides)
     reasons += _on_the_measurement(decides, looks, toggled=toggled)
+    reasons += [] if equal_steps else [f"What is compared is the time per {unit}."]
     interval, known = decides.interval, count > 1
     judged = [_judged(baseline, candidate, decides.over) for baseline, candidate in times]
     return Verdict(
@@ -98,7 +112,7 @@ def compare(
         ratio_low=as_ratio(interval.low) if known else None,
         ratio_high=as_ratio(interval.high) if known else None,
         confidence=1 - error_spent(count, looks, levels) if known else None,
-        parity=parity or _parity_of(pairs, baseline_aa, parity_class, toggled=toggled),
+        parity=parity,
         baseline=arms[0],
         candidate=arms[1],
         all_in=_as_ratios(all_in.interval) if known else None,
@@ -111,7 +125,7 @@ def compare(
         pair_ratios=tuple(as_ratio(value) for value in decides.logs),
         baseline_s_per_work=_geometric_mean([baseline_s for baseline_s, _ in judged]),
         candidate_s_per_work=_geometric_mean([candidate_s for _, candidate_s in judged]),
-        unit=times[0][0].unit,
+        unit=unit,
         reasons=tuple(reasons),
         doubts=tuple(doubts),
         over=decides.over,

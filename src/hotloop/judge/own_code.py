@@ -100,9 +100,8 @@ def own_code(run: JudgedRun) -> OwnCode | str | None:
     census, lines = run.census, run.lines("unattributed")
     if not lines:
         return None
-    outside = run.host("unattributed")
-    outside -= run.collection_share() + (run.breakdown.probe_overhead_fraction or 0.0)
-    outside = run.exposed(max(outside, 0.0))
+    # Of the probe there is no more in it than it is in any phase: its work is in none.
+    outside = run.exposed(max(run.host("unattributed") - run.collection_share(), 0.0))
     seen = _fraction(lines)
     if outside < NOTICEABLE or seen <= 0:
         return None

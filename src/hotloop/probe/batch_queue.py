@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from hotloop.probe.entry import around_call
@@ -37,9 +38,7 @@ class BatchQueue:
     def _counted(self, original: Any, iterator: Any) -> Any:
         batch = original(iterator)
         if torch.is_grad_enabled():  # else it evaluates
-            self.samples += _num_samples(
-                batch, getattr(iterator._index_sampler, "batch_size", None)
-            )
+            self.samples += num_samples(iterator, batch)
         return batch
 
     @property
@@ -78,6 +77,20 @@ def _ready(iterator: Any) -> int:
         return received + sum(int(queue.qsize()) for queue in queues.values())
     except (AttributeError, NotImplementedError, OSError):  # another torch, macOS, or it has ended
         return 0
+
+
+def num_samples(iterator: Any, batch: Any) -> int:
+    """How many went into a batch, as torch's loader knows, whatever a collate function of the script's makes of them (one packed
+    row); else as its first tensor shows."""
+    sampler, is_stacked = iterator._index_sampler, iterator._collate_fn is default_collate
+    size = getattr(sampler, "batch_size", None)
+    if not isinstance(sampler, BatchSampler) or not isinstance(size, int) or is_stacked:
+        return _num_samples(batch, None if is_stacked else size)
+    try:  # the last batch of an epoch may be smaller
+        left = len(sampler.sampler) - size * (iterator._num_yielded - 1)  # type: ignore[arg-type]
+    except (AttributeError, TypeError, NotImplementedError):  # nobody knows how many there are
+        return size
+    return left if 0 < left < size else size
 
 
 def _num_samples(batch: Any, batch_size: Any) -> int:

@@ -137,12 +137,16 @@ def children_of(process: str) -> list[str]:
     return found
 
 
-def _kernel_bytes(path: str, field: str) -> int | None:
-    """A line of one of the kernel's files, such as `VmHWM:  1234 kB`."""
+def private_bytes(process: str) -> int:
+    """Memory that a process has for itself: a forked one shares most of its resident set with its parent."""
+    return _kernel_bytes(f"/proc/{process}/smaps_rollup", "Private_Clean:", "Private_Dirty:") or 0
+
+
+def _kernel_bytes(path: str, *fields: str) -> int | None:
+    """Sum of such lines of one of the kernel's files as `VmHWM:  1234 kB`."""
     try:
-        for line in Path(path).read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1]) * 1024
+        lines = Path(path).read_text().splitlines()
+        found = [int(line.split()[1]) * 1024 for line in lines if line.startswith(fields)]
     except (OSError, ValueError):
-        pass
-    return None
+        return None
+    return sum(found) if found else None

@@ -30,7 +30,7 @@ from hotloop.hardware.limits import (
 )
 from hotloop.probe.background import Background
 from hotloop.probe.foreign_process import parameters_of
-from hotloop.probe.machine import children_of, host_peak_bytes
+from hotloop.probe.machine import children_of, host_peak_bytes, private_bytes
 
 EVERY_S = 0.2
 WRITTEN_EVERY = 10
@@ -39,6 +39,8 @@ GREW = 1.1
 """Times what was written: from there on at once."""
 COUNTED_LOOKS = 50
 """In which tensors are counted: their sizes change no more."""
+LOOKS_BELOW = frozenset({10, 20, 40, 80, 160, 320})
+"""At which processes below are looked at: that takes about 10 ms per GB."""
 _PHASES = (
     ("torch/nn/modules/module.py", "_call_impl", "forward"),
     ("torch/_tensor.py", "backward", "backward"),
@@ -75,6 +77,8 @@ class MemoryWatch:
         self._group: Path | None = None
         self._bound: tuple[int, str] | None = None
         self._kills: dict[str, int] = {}
+        self._before: int | None = None
+        """The highest memory when the training began: a peak that is no higher later is that one."""
 
     @contextmanager
     def watching(self, *, thread: bool) -> Iterator[None]:
@@ -101,6 +105,7 @@ class MemoryWatch:
         self._bound, self._kills = memory_bound(), memory_kills(self._group)
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
+        self._before = self._peak()
         self._count()
         there = sum(self._owners.values()) if self.device.type == "cpu" else 0
         before = "process" if self._name else "start"  # of a script with what it has loaded by then
@@ -149,6 +154,11 @@ class MemoryWatch:
         now = self._now = self._read()
         if now is not None and now > self._phases.get(phase, 0):
             self._phases[phase] = now
+
+    def _peak(self) -> int | None:
+        """The highest memory of the process so far."""
+        on_device = self.device.type == "cuda"
+        return torch.cuda.max_memory_allocated(self.device) if on_device else host_peak_bytes()
 
     def _read(self) -> int | None:
         if self.device.type == "cuda":
@@ -204,10 +214,13 @@ class MemoryWatch:
             self._bound = (whole, "the memory of the GPU")
         self._written = self._now or 0
         limit, source = self._bound or (None, None)
-        peak = torch.cuda.max_memory_allocated(self.device) if on_device else host_peak_bytes()
+        peak = self._peak()
+        if peak is not None and self._phases:  # of an older peak, what was given back before the training began
+            freed = peak - max(self._phases.values()) if peak <= (self._before or 0) else 0
+            self._owners["freed"] = max(freed, 0)
         used = torch.cuda.memory_reserved(self.device) if on_device else self._used()
-        below = sum(_statm(1, process) or 0 for process in children_of("self"))
-        self._below = max(below, self._below)
+        if failed or not self._below or self._looks in LOOKS_BELOW or self._looks % 500 == 0:
+            self._below = max(sum(map(private_bytes, children_of("self"))), self._below)
         note = MemoryNote(
             pid=os.getpid(),
             at=time.time(),
@@ -238,10 +251,10 @@ class MemoryWatch:
                 os.close(descriptor)
 
 
-def _statm(column: int, process: str = "self") -> int | None:
-    """Addresses (0) or resident bytes (1) of a process; `None` where the system does not tell."""
+def _statm(column: int) -> int | None:
+    """Addresses (0) or resident bytes (1) of this process; `None` where the system does not tell."""
     try:
-        with open(f"/proc/{process}/statm", "rb", buffering=0) as file:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read().split()[column]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None

@@ -15,6 +15,7 @@ WORDS = {
     "freed and kept": "freed, kept by the allocator",
     "a save, and later steps": "a save, and later steps",
     "start": "the process before training",
+    "freed": "freed before training",
     "process": "Python, torch, libraries",
 }
 

@@ -133,7 +133,7 @@ def _speed(verdict: Verdict, one: str, other: str) -> str:
         case "inconclusive":
             if verdict.ratio is None:
                 return f"inconclusive: {_reasons(verdict) or 'too little was measured'}"
-            smallest = verdict.minimum_detectable_effect
+            smallest = None if verdict.doubts else verdict.minimum_detectable_effect
             could = (
                 f"; a gain of {numbers.percent(smallest)} or more would have shown"
                 if smallest is not None

@@ -101,6 +101,7 @@ def compare_arms(
     parity_class: ParityClass,
     parity: Parity | None = None,
     over: JudgedSteps = "steady",
+    equal_steps: bool = True,
     alpha: Sequence[float] | None = None,
     pairs_now: int | None = None,
     beside: Beside | None = None,
@@ -114,7 +115,7 @@ def compare_arms(
 ) -> SessionResult:
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
 
-    over: which of the counted steps decide. alpha: error of each look, see `compare`. parity: known from runs
+    over: which of the counted steps decide. alpha, equal_steps: see `compare`. parity: known from runs
     of its own; `None` judges the losses of these pairs.
     pairs_now: stop after so many, to go on or not in another call. beside: measured with it; each is judged by a call of
     its own, which finds its pairs made.
@@ -159,6 +160,7 @@ def compare_arms(
             alpha=alpha,
             over=over,
             toggled=bool(candidate.toggled),
+            equal_steps=equal_steps,
         )
         try:
             return session.run(baseline, candidate, judge)

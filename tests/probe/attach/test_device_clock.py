@@ -331,6 +331,29 @@ def test_what_events_cost_is_counted_once(
     assert seen.closed[-1].own_s == pytest.approx(0.001)
 
 
+@pytest.mark.parametrize("behind_s", [0.0, 0.099, 1.0])
+def test_the_probes_work_is_taken_off_only_as_far_as_the_device_waited(
+    behind_s: float, gpu: Gpu, tmp_path: Path
+) -> None:
+    """behind_s: what the device had to do yet when the step began."""
+    seen = watched(gpu, tmp_path)
+    gpu.kernel(behind_s)
+    depth = seen.enter("data_wait")
+    gpu.host(0.1)
+    seen.leave(depth)
+    seen.own = {"data_wait": 0.003}
+    seen.guarded(seen.end_step)
+    gpu.host(2.0)
+    seen.release()
+    step = seen.closed[-1]
+    assert step is not None
+    assert step.device is not None
+    waited = min(0.003, max(0.1 - behind_s, 0.0))
+    assert step.own_s == pytest.approx(0.003)
+    assert step.wall_s == step.host["data_wait"] == pytest.approx(0.1 - waited)
+    assert step.device == about(compute=behind_s, idle=max(0.1 - behind_s, 0.0) - waited)
+
+
 def test_only_after_what_may_be_idling_the_device_is_asked(gpu: Gpu) -> None:
     host = host_of(gpu)
     host.phase("data_wait", host=0.01)  # at its begin

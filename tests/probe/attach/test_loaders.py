@@ -222,6 +222,18 @@ for epoch in range(4):
     assert [record.samples for record in ended.steps] == [12, *[8] * 8, 4] * 4
 
 
+def test_samples_are_those_of_the_batch_whatever_the_collate_function_makes_of_it(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+loader = torch.utils.data.DataLoader(torch.ones(10, 8), batch_size=4, collate_fn=lambda items: torch.cat(items)[None])
+model, optimizer = build()
+for epoch in range(5):
+    for packed in loader:
+        model(packed.reshape(-1, 8)).square().mean().backward()
+        optimizer.step(); optimizer.zero_grad()
+""")
+    assert [record.samples for record in ended.steps] == [4, 4, 2] * 5
+
+
 def test_a_trainer_of_transformers_that_accumulates_has_samples(run) -> None:  # type: ignore[no-untyped-def]
     pytest.importorskip("accelerate")
     ended = run("""

@@ -95,7 +95,7 @@ train(model, optimizer, 2)
     assert all(r.host["eval"] > 4 * 0.004 for r in ended.steps if "eval" in r.tags)
 
 
-def test_pass_without_gradients_in_every_step_sets_no_step_apart(run) -> None:  # type: ignore[no-untyped-def]
+def test_pass_without_gradients_in_every_step_sets_no_step_apart_and_is_a_forward(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 model, optimizer = build()
 teacher, _ = build()
@@ -105,7 +105,34 @@ for step in range(30):
     train(model, optimizer, 1)
 """)
     assert sum("eval" in record.tags for record in ended.counted) == 0
-    assert all(record.host["eval"] > 0 for record in ended.counted)
+    assert not any(record.host.get("eval") for record in ended.counted)
+
+
+def test_beside_a_teacher_an_evaluation_is_told_apart(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+class Slow(torch.nn.Linear):
+    def forward(self, x): time.sleep(0.004); return super().forward(x)
+model, optimizer = build()
+teacher, valid = Slow(8, 1).eval(), torch.ones(4, 8)
+for step in range(40):
+    if step % 10 == 9:
+        model.eval()
+        with torch.no_grad():
+            for _ in range(10): model(valid); time.sleep(0.004)
+        model.train()
+    with torch.no_grad(): wanted = teacher(valid)
+    train(model, optimizer, 1)
+""")
+    tagged = [record.step for record in ended.counted if "eval" in record.tags]
+    assert tagged == [19, 29, 39]
+    for record in ended.counted:
+        if record.step in tagged:
+            assert record.host["eval"] > 0.04
+        else:
+            assert not record.host.get("eval")
+            assert record.host["forward"] > 0.004
+    (use,) = ended.census.evaluations
+    assert use.num == 3
 
 
 def test_agent_that_plays_between_updates_does_not_evaluate(run) -> None:  # type: ignore[no-untyped-def]

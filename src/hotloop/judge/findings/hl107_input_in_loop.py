@@ -4,7 +4,7 @@ What it means. Between the steps, outside of any DataLoader, the script's own co
 transforms data. The model waits for it, and no worker can help, since it is part of the loop.
 
 Evidence. `unattributed_fraction`: wall time outside every phase of training. `outside_fraction`: the
-exposed part of it, garbage collection and the probe left out. `own_fraction`: of that, by samples, in lines
+exposed part of it, garbage collection left out. `own_fraction`: of that, by samples, in lines
 that prepare data; reported from 0.05 and five samples on. `line_fraction`: in one line; `function` and
 `inside` say what it was doing: only what an iterator, a generator or a `__getitem__` of the script's does,
 functions named for handling data, and code in libraries that do it count (others: HL801). Left out is what

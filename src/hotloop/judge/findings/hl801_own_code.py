@@ -4,7 +4,7 @@ What it means. The training thread runs Python outside of everything that a trai
 metrics, bookkeeping, sleeping, something that was left in. The model computes nothing meanwhile.
 
 Evidence. `unattributed_fraction`: wall time outside every phase. `outside_fraction`: the exposed part of it,
-garbage collection and the probe left out. `own_fraction`: of that, by samples, what is the script's own,
+garbage collection left out. `own_fraction`: of that, by samples, what is the script's own,
 from five samples and 0.05 on: not torch's code (losses, `zero_grad`, clipping), nor lines that call the
 model as well, nor operations on tensors that the loss or the weights depend on (an inner update, `w - lr * g`),
 as torch's profiler saw them; where these are half of it, it is computing, and no finding. `line_fraction`: in one line; `function`, and `inside`: what it was calling. Not where no

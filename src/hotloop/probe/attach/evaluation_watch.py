@@ -1,8 +1,9 @@
 """Evaluation: passes without gradients that evaluate, and what lies between two with nothing of training.
 
 A pass without gradients evaluates if its module is in evaluation mode, or follows a batch of a loader
-that is iterated for that. Else it is a forward like others: a teacher's labels. So is that of an agent that
-plays, in whatever mode: an environment is at hand where it is called, and no function there evaluates.
+that is iterated for that. Else it is a forward like others: a teacher's labels. So is one in most
+steps by a module that does not train, and that of an agent that plays, in whatever mode: an environment is at hand where it
+is called, and no function there evaluates.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from statistics import median
 from types import CodeType, FrameType
 from typing import Any
 
@@ -21,7 +23,9 @@ from hotloop.probe.attach.watch import Watch
 
 USUAL = 4
 """How many of the last 8 steps may have one: a pass without gradients that is part of more (a teacher, a rollout)
-is no event that sets a step apart."""
+is no event that sets a step apart, and a forward like others, unless the module trains or the batch is of a loader that evaluates."""
+LONGER = 3.0
+"""Times as long as it is usually: then there is an evaluation beside it."""
 _CALLERS = 6
 """Frames, from the one that calls the model outward, in which an environment is looked for."""
 _MOST_KNOWN = 1000
@@ -44,7 +48,12 @@ class EvaluationWatch:
         self.follows_batch = False
         """A loader gave batches for it."""
         self.saw_eval: Callable[[], None] = lambda: None
-        self._recent: deque[int] = deque(maxlen=8)
+        self.trained: set[int] = set()
+        """Ids of modules that went forward with gradients; a teacher does not."""
+        self._of_trained = False
+        """One of them made a pass of the evaluation that is open."""
+        self._recent: deque[tuple[int, float]] = deque(maxlen=8)
+        """Steps that were looked at, and seconds of the first evaluation in each."""
         self._playing: dict[tuple[CodeType, ...], bool] = {}
 
     def phase_of(self, module: Any) -> str:
@@ -56,7 +65,10 @@ class EvaluationWatch:
         if not self.follows_batch and watch.tried(self._plays):
             self.over()
             return "forward"
-        return "forward" if module.training and not watch.evaluates else "eval"
+        if module.training and not watch.evaluates:
+            return "forward"
+        self._of_trained = self._of_trained or id(module) in self.trained
+        return "eval"
 
     def _plays(self) -> bool:
         """Whether the model is called by an agent; once for each way in which it is called."""
@@ -97,13 +109,19 @@ class EvaluationWatch:
         watch = self._watch
         watch.evaluates = False
         seconds = self._ended - self._began
+        evaluates = self.follows_batch or self._of_trained
+        self.passes, self.follows_batch, self._of_trained = 0, False, False
+        now = watch.looked_at
+        if not self._recent or self._recent[-1][0] != now:
+            self._recent.append((now, seconds))
+        usual = [each for step, each in self._recent if step > now - 8]
+        is_part = len(usual) > USUAL and seconds <= LONGER * median(usual)
+        if is_part and not evaluates:
+            watch.clock.move(seconds + 1e-6, "eval", "forward")  # no rest of rounding stays
+            return
         watch.calls.add("evaluations", "without gradients", self._place, seconds)
-        if not self._recent or self._recent[-1] != watch.step:
-            self._recent.append(watch.step)
-        if sum(1 for step in self._recent if step > watch.step - 8) <= USUAL:
+        if not is_part:
             watch.tag("eval")
-        self.passes = 0
-        self.follows_batch = False
 
 
 def _holds_environment(frame: FrameType) -> bool:

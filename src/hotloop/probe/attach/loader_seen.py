@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
 from hotloop.core.census import LoaderUse
 from hotloop.probe.attach.batch_times import Fetched
@@ -27,7 +27,6 @@ class LoaderSeen:
     def __init__(self, loader: DataLoader[Any], place: Place | None, sites: Sites) -> None:
         self._sites = sites
         self._arguments = _arguments(loader, sites)
-        self._default_collate = loader.collate_fn is default_collate
         self._place = place
         self.made: dict[tuple[str, int], None] = {}
         """How each loader that this stands for was made, as `LoaderPlaces` names it."""
@@ -101,16 +100,6 @@ class LoaderSeen:
         """Pinning one batch took so long, in the process that trains."""
         if counting:
             self._pins.append(seconds)
-
-    def samples_of(self, batch: Any) -> int | None:
-        """Samples in a batch that torch's loader put together; `None` where it did not."""
-        size: int | None = self._arguments["batch_size"]
-        if size is None:
-            return None
-        if not self._default_collate:
-            return size
-        first = first_tensor(batch)  # the last batch of an epoch may be smaller
-        return first.shape[0] if first is not None and first.dim() else size
 
     def use(self) -> LoaderUse:
         """As the census has it."""

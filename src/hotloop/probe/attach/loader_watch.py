@@ -23,6 +23,7 @@ from hotloop.probe.attach.loader_seen import LoaderSeen
 from hotloop.probe.attach.model import Padding
 from hotloop.probe.attach.sites import Place, caller, line_of
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.batch_queue import num_samples
 from hotloop.probe.loader_place import LoaderPlaces, around_construction, names_of
 
 
@@ -194,7 +195,7 @@ class LoaderWatch:
             if evaluates:
                 self._evaluations.end()
         if seen is not None:
-            watch.tried(self._note_batch, seen, batch, time.perf_counter() - start)
+            watch.tried(self._note_batch, seen, iterator, batch, time.perf_counter() - start)
         return batch
 
     def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -213,12 +214,13 @@ class LoaderWatch:
             self._pinning = False
             seen.pinned(time.perf_counter() - start, counting=self._watch.counting)
 
-    def _note_batch(self, seen: LoaderSeen, batch: Any, waited: float) -> None:
+    def _note_batch(self, seen: LoaderSeen, iterator: Any, batch: Any, waited: float) -> None:
         watch = self._watch
         seen.gave(batch, waited, counting=watch.counting)
         if torch.is_grad_enabled() and not seen.evaluates:
-            samples = seen.samples_of(batch)
-            if samples is not None:
+            size = getattr(iterator._index_sampler, "batch_size", None)  # else nobody says what a batch is
+            if isinstance(size, int):
+                samples = num_samples(iterator, batch) or size
                 watch.now.samples = (watch.now.samples or 0) + samples
         if torch.is_grad_enabled() and seen not in self._fetched:
             self._fetched.append(seen)

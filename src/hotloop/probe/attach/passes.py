@@ -41,6 +41,7 @@ def watch_passes(
         if evaluations.passes:
             evaluations.over()
         if watch.step < LOOKS or watch.step % EVERY == 0:
+            evaluations.trained.add(id(module))
             watch.tried(saw_forward, module, args, kwargs)
         boundary.went_forward(module)
 

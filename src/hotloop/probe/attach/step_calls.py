@@ -109,10 +109,29 @@ class Step:
     reads: int = 0
     own_s: float = 0.0
     """The probe's own work, also in the steps left out before it."""
+    own_by_phase: dict[str, float] = field(default_factory=dict)
+    """Of it, what is in this step's time until `take_off_own`."""
     counted: bool = False
     left_out: int = 0
     """Steps before it that were not looked at."""
     left_out_s: float = 0.0
+
+    def take_off_own(self) -> None:
+        """Leave out the probe's own work, as far as the step had to wait for it: a device that was at work meanwhile did not."""
+        own = {
+            phase: min(seconds, self.host[phase])
+            for phase, seconds in self.own_by_phase.items()
+            if phase in self.host
+        }
+        waited = whole = sum(own.values())
+        if (device := self.device) is not None:
+            waited = min(whole, device["idle"] + device["unknown"])
+            device["unknown"] -= min(max(waited - device["idle"], 0.0), device["unknown"])
+            device["idle"] -= min(waited, device["idle"])
+        for phase, seconds in own.items():
+            self.host[phase] -= min(seconds * waited / (whole or 1.0), seconds)
+        # Where the thread had to wait between the reads of the two clocks, the step before has that time.
+        self.wall_s = max(self.wall_s - waited, sum(self.host.values()))
 
     def record(self, extra_reads: int) -> StepRecord:
         """extra_reads: what the rest of the probe cost, in clock reads."""

@@ -219,16 +219,11 @@ class Watch:
         step.wall_s, step.host, step.reads = self.clock.cut_step()
         if self._at_work:
             self._book(self.clock.last)  # the rest is the next step's
-        for phase, seconds in self.own.items():
-            step.own_s += seconds
-            if phase in step.host:  # to be told is what the step takes by itself
-                seconds = min(seconds, step.host[phase])
-                step.host[phase] -= seconds
-                step.wall_s -= seconds
-        # Where the thread had to wait between the reads of the two clocks, the step before has that time.
-        step.wall_s = max(step.wall_s, sum(step.host.values()))
-        self.own = {}
-        if device is not None:
+        step.own_by_phase, self.own = self.own, {}
+        step.own_s += sum(step.own_by_phase.values())
+        if device is None:
+            step.take_off_own()
+        else:
             step.own_s += device.own_s  # it stays in its phases
             device.own_s = 0.0
         if self.profiling or self.step < WARMUP_STEPS:
@@ -305,6 +300,7 @@ class Watch:
                 elif passed is False and not all_of_them and len(waiting) < MAX_WAITING:
                     return
             waiting.popleft()
+            closed.take_off_own()
             self._hand_over(closed)
 
     def _hand_over(self, step: Step) -> None:
@@ -371,6 +367,11 @@ class Watch:
         self._rank_lock = RankLock(self.directory, self.rank)
         self.claimed = self._take(proven=self.updates)
         return self.claimed
+
+    @property
+    def looked_at(self) -> int:
+        """Steps that ended and were not left out."""
+        return self.step - self._num_left_out
 
     def saw_updates(self) -> None:
         """From here on it is known that this process trains."""

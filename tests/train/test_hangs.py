@@ -51,11 +51,11 @@ def test_hang_ends_with_its_stacks_and_the_run_continues(
 
 
 SLOW: dict[str, dict[str, Any]] = {
-    "the first step": {"at": "update", "nth": 1, "python_s": 5},
-    "saves": {"at": "update", "nth": 1, "save_s": 4},
-    "an evaluation": {"at": "update", "nth": 1, "eval_s": 1.0},
-    "a debugger": {"at": "update", "nth": 8, "pdb_s": 5},
-    "a stopped process": {"at": "update", "nth": 8, "stopped_s": 5, "python_s": 1},
+    "the first step": {"at": "update", "nth": 1, "python_s": 2.5},
+    "saves": {"at": "update", "nth": 1, "save_s": 2},
+    "an evaluation": {"at": "update", "nth": 1, "eval_s": 0.5},
+    "a debugger": {"at": "update", "nth": 8, "pdb_s": 2.5},
+    "a stopped process": {"at": "update", "nth": 8, "stopped_s": 2.5, "python_s": 0.5},
 }
 
 
@@ -63,7 +63,7 @@ SLOW: dict[str, dict[str, Any]] = {
 def test_what_is_slow_for_a_reason_is_no_hang(tiny_config: Path, tmp_path: Path, what: str) -> None:
     text = tiny_config.read_text().replace("every_steps: 4", "every_steps: 6")
     tiny_config.write_text(text.replace("windows: 4", "windows: 12"))
-    ended = held_up(tiny_config, tmp_path / "run", "train.hang_timeout_s=2", **SLOW[what])
+    ended = held_up(tiny_config, tmp_path / "run", **SLOW[what])
     assert ended.returncode == 0, ended
     assert "hangs" not in ended.stderr
 

@@ -1,8 +1,7 @@
 """`train.compile` of a fine-tuning: one graph for rows of any length, and the losses of the uncompiled layers."""
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ import transformers
 from decoders import model_of, save_decoder, write_prompts
 from encoders import config, save_encoder, write_csv
 
+import warm_python
 from hotloop.core.step import read_steps
 from hotloop.finetune.causal import CausalLearner
 from hotloop.finetune.classifier import ONE_LABEL, Classifier
@@ -214,7 +214,9 @@ def test_compiled_training_goes_on_to_the_same_bits_and_leaves_a_model_of_transf
     cut = [*job, "--out", str(tmp_path / "cut")]
     killed = {"arguments": cut, "at": "update", "nth": 12, "signals": ["SIGKILL"]}
     program = Path(__file__).parents[1] / "train/interrupted_program.py"
-    ended = subprocess.run([sys.executable, str(program), json.dumps(killed)], capture_output=True)
+    ended = warm_python.run(
+        [str(program), json.dumps(killed)], env=os.environ, cwd=tmp_path, trainer=True
+    )
     assert ended.returncode == -9, ended.stderr
     torch._dynamo.reset()
     run(cut)

@@ -37,7 +37,7 @@ args = parser.parse_args()
 
 class Data(Dataset):
     def __len__(self):
-        return 8 * 100
+        return 8 * 64
     def __getitem__(self, index):
         return torch.full((16,), float(index % 7)), torch.tensor(float(index % 5))
 
@@ -125,7 +125,7 @@ def test_values_are_kept_shown_refused_and_rejected_and_a_killed_call_goes_on(
     assert "learns something else" in fixes["--cheat on"]["why"]
     assert "unrecognized arguments: --bogus=1" in fixes["--bogus=1"]["why"]
     larger = fixes["--batch-size=32"]  # of a fourth of the steps, compared per sample
-    assert larger["steps"] + larger["warmup_steps"] == 25
+    assert larger["steps"] + larger["warmup_steps"] == 16
     assert larger["verdict"]["unit"] == "sample"
     assert larger["verdict"]["outcome"] == "improved"
     assert 2 < larger["verdict"]["ratio"] < 4.5
@@ -166,7 +166,7 @@ def test_what_hangs_or_is_not_used_is_told_and_what_is_accepted_is_kept(
     assert "--batch-size=32 looked faster" in fixes["--batch-size=16"]["why"]
 
 
-ACCUMULATING = SCRIPT.replace(
+ACCUMULATING = SCRIPT.replace("8 * 64", "8 * 100").replace(
     """        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -205,7 +205,7 @@ def test_a_larger_batch_with_less_accumulation_is_kept_where_it_is_the_same_step
 def test_a_budget_too_small_for_a_pair_says_how_much_is_needed(
     workdir: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code, _ = tuned("--vary", "--sleep-ms=1", "--parity", "sleep-ms=bitwise", "--budget", "3s")
+    code, _ = tuned("--vary", "--sleep-ms=1", "--parity", "sleep-ms=bitwise", "--budget", "1s")
     assert code == ExitCode.USAGE
     said = capfd.readouterr().err
     assert "a pair of runs takes about" in said

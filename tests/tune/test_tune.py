@@ -9,14 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode
-from hotloop.trial import forking
 from hotloop.tune import runner
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -73,9 +71,6 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(SCRIPT)
     path = [WITHOUT_COMPILER, SOURCE]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, path)))
-    # Trials are forked, also from a process whose torch has no compiler.
-    server = Path(__file__).parents[1] / "doctor/torch_server.py"
-    monkeypatch.setattr(forking, "fork_server", SimpleNamespace(__file__=str(server)))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

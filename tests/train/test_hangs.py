@@ -17,10 +17,9 @@ PROGRAM = Path(__file__).with_name("interrupted_program.py")
 RANKS = Path(__file__).with_name("ranks_program.py")
 
 
-def held_up(
-    config: Path, run: Path, limit: str = "train.hang_timeout_s=1", **job: Any
-) -> subprocess.CompletedProcess[str]:
-    job = {"arguments": ["train", str(config), "--out", str(run), limit], "signals": [], **job}
+def held_up(config: Path, run: Path, **job: Any) -> subprocess.CompletedProcess[str]:
+    arguments = ["train", str(config), "--out", str(run), "train.hang_timeout_s=1"]
+    job = {"arguments": arguments, "signals": [], **job}
     return warm_python.run(
         [str(PROGRAM), json.dumps(job)], env=os.environ, cwd=run.parent, timeout=120, trainer=True
     )

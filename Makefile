@@ -53,7 +53,7 @@ else
 	  { echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 endif
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) $(PACKAGES)
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # as pip does, but on all CPUs; a package may hold what is no Python
+	@$(BIN)/python -m compileall -qq -j 0 -x "/(tests|ray|transformers/models/(?!auto)\w+)/" $(VENV)/lib || true # as pip does, but on all CPUs, and without what next to nobody imports; a package may hold what is no Python
 	@touch $(READY)
 
 quickstart: setup

@@ -158,7 +158,7 @@ def _serve(plain: int, with_trainer: int) -> dict[str, Any]:
                     os.close(end)
                 if not is_trainer:
                     _import_again(torch)
-                return dict(json.loads(line))
+                return {**json.loads(line), "trainer": is_trainer}
             for end in ends:
                 os.close(end)
             connection.sendall(f"{pid}\n".encode())
@@ -224,6 +224,10 @@ def _become(asked: dict[str, Any]) -> None:
         code = compile(file.read(), script, "exec")
     try:
         exec(code, main.__dict__)
+    except SystemExit as ended:
+        if not asked["trainer"] or isinstance(ended.code, str):
+            raise
+        _end(int(ended.code or 0))
     except Exception as error:  # noqa: BLE001 - whatever the script raised
         trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
         sys.excepthook(type(error), error.with_traceback(trace), trace)

@@ -270,6 +270,7 @@ before = save_all()
 
 
 @pytest.mark.parametrize("cut", [600_000, 200])
+@pytest.mark.usefixtures("without_compiler")
 def test_full_disk_is_told_at_the_next_save_and_leaves_the_file_before(
     tmp_path: Path, cut: int
 ) -> None:
@@ -301,6 +302,7 @@ print(json.dumps([said, float(torch.load("model.pt")["x"][-1]), sorted(os.listdi
 
 
 @pytest.mark.parametrize("end", ["", "os._exit(0)"])
+@pytest.mark.usefixtures("without_compiler")
 def test_full_disk_is_told_at_the_end(tmp_path: Path, end: str) -> None:
     script = (
         SAVE
@@ -341,6 +343,7 @@ except RuntimeError as error:
     ["", "sys.exit(0)", "os._exit(0)", "import atexit; atexit.register(torch.save, 2 * big, 'late.pt')",
      "import threading; threading.Thread(target=lambda: torch.save(2 * big, 'late.pt')).start()"],
 )  # fmt: skip
+@pytest.mark.usefixtures("without_compiler")
 def test_process_ends_with_its_files_whole(tmp_path: Path, end: str) -> None:
     script = SAVE.replace("BACKGROUND", BACKGROUND)
     run(tmp_path, script + "torch.save(big + 1, 'model.pt')\n" + end, fresh=True)
@@ -352,6 +355,7 @@ def test_process_ends_with_its_files_whole(tmp_path: Path, end: str) -> None:
     assert not list(tmp_path.glob(".hotloop*"))
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_killed_while_it_saves_the_file_before_is_whole_and_the_next_process_cleans_up(
     tmp_path: Path,
 ) -> None:
@@ -378,6 +382,7 @@ files.SAVES.end()
     assert not list(tmp_path.glob(".hotloop-saving-*"))
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_child_that_is_forked_while_a_file_is_written_does_it_no_harm(tmp_path: Path) -> None:
     script = (
         SAVE
@@ -537,6 +542,7 @@ print(json.dumps([len(files.SAVES.pending), float(torch.load("model.pt")[-1])]))
     assert found == [0, 599_998.0]
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_several_processes_that_train_together_save_as_before(tmp_path: Path) -> None:
     script = """
 import os, sys, torch, torch.distributed as dist

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import warm_python
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "checkpoint_faults"
 
@@ -17,11 +18,11 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "checkpoint_faults"
 def result_of(script: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
     """What a script stores; it must have found nothing wrong."""
     file = tmp_path / "result.json"
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments, "--json", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = warm_python.run(
+        [str(SCRIPTS / f"{script}.py"), *arguments, "--json", str(file)],
+        env=os.environ,
+        cwd=tmp_path,
+        trainer=True,
     )
     if "strace may not trace here" in done.stderr:
         pytest.skip(done.stderr.strip())

@@ -12,25 +12,42 @@ import pytest
 
 import hotloop.checkpoint
 
-
-def end_of(script: str, directory: Path, kill_at: int) -> str:
-    """What it printed, after it was killed at that step, or came to its end."""
-    command = [sys.executable, str(Path(__file__).with_name(script)), str(directory), str(kill_at)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr
-    return done.stdout
+FORKS = """
+import importlib, os, runpy, sys
+script, loads, *runs = sys.argv[1:]
+for name in loads.split():
+    importlib.import_module(name)
+for number, run in enumerate(runs):
+    if not (pid := os.fork()):
+        os.dup2(os.open(f"said-{number}", os.O_WRONLY | os.O_CREAT), 1)
+        sys.argv = [script, *run.split()]
+        runpy.run_path(script, run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+"""Runs of a script one after the other: what it loads is loaded once, six seconds."""
 
 
 @pytest.mark.parametrize(
-    ("script", "needs"), [("hf_training.py", "accelerate"), ("lightning_training.py", "lightning")]
+    ("script", "needs", "loads"),
+    [
+        (
+            "hf_training.py",
+            "accelerate",
+            "transformers.trainer transformers.models.gpt2.modeling_gpt2",
+        ),
+        ("lightning_training.py", "lightning", "lightning.pytorch"),
+    ],
 )
 def test_killed_training_of_a_framework_ends_with_the_same_bits(
-    tmp_path: Path, script: str, needs: str
+    tmp_path: Path, script: str, needs: str, loads: str
 ) -> None:
     pytest.importorskip(needs)
-    whole = end_of(script, tmp_path / "whole", -1)
-    end_of(script, tmp_path / "killed", 14)
-    resumed = end_of(script, tmp_path / "killed", -1)
+    path = str(Path(__file__).with_name(script))
+    command = [sys.executable, "-c", FORKS, path, loads, "whole -1", "killed 14", "killed -1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0", str(-signal.SIGKILL.value), "0"], done.stderr
+    whole, _, resumed = ((tmp_path / f"said-{number}").read_text() for number in range(3))
     assert "resumed None" in whole
     assert "resumed None" not in resumed
     assert whole.split("end ")[1] == resumed.split("end ")[1]

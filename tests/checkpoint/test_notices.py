@@ -56,6 +56,7 @@ def watched(server: Metadata, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def begin(setting: str, address: str = f"127.0.0.1:{server.port}") -> Told:
         for cloud in CLOUDS.values():
             monkeypatch.setattr(cloud, "every_s", 0.02)
+        monkeypatch.setattr(notices, "_HELD_S", 1)
         for variable in ("http_proxy", "HTTP_PROXY"):
             monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody is there
         monkeypatch.setenv(CLOUDS[setting].variable, address)

@@ -382,6 +382,7 @@ print('end of the script', end='')
 
 
 @pytest.mark.parametrize("disk", ["well", "full"])
+@pytest.mark.usefixtures("without_compiler")
 def test_end_of_the_process_waits_for_the_last_save_and_its_failure_is_the_exit_code(
     tmp_path: Path, disk: str
 ) -> None:
@@ -446,6 +447,7 @@ def test_importing_loads_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_shipped_example_is_killed_and_ends_with_the_same_losses(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "resumable_loop.py"
     lines: list[dict[str, str]] = []

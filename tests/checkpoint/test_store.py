@@ -272,6 +272,7 @@ def test_a_checkpoint_of_a_step_is_found_or_those_that_are_there_are_named(tmp_p
     assert len(list(tmp_path.glob("left-step-000000*"))) == 2, "one of each step, the newest"
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_file_that_may_not_grow_so_large_is_a_disk_that_refuses(tmp_path: Path) -> None:
     """The library that writes tensors has an error of its own for it."""
     program = (

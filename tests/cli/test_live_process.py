@@ -108,7 +108,7 @@ def sampling(start: Start) -> None:
 
 def examined(directory: Path, pid: int, *options: str) -> dict[str, Any]:
     file = directory / "found.json"
-    assert run(["doctor", "--pid", str(pid), "--seconds", "4", "--json", str(file), *options]) == 0
+    assert run(["doctor", "--pid", str(pid), "--seconds", "2", "--json", str(file), *options]) == 0
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 

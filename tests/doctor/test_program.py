@@ -19,6 +19,7 @@ from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement
 from hotloop.core.telemetry import read_telemetry
 from hotloop.doctor.program import Examined, examine, exit_code
+from hotloop.trial import attached
 
 Recording = Callable[[str], list[str]]
 
@@ -142,6 +143,15 @@ def test_endless_command_is_ended_after_so_many_seconds_of_steps_all_ranks_after
     assert "Traceback" not in done.stderr, done.stderr
 
 
+ON_ITS_OWN_DISK = """
+import sys
+from hotloop.cli.main import run
+from hotloop.trial import attached
+attached.ENOUGH_GRACE_S = 1.0  # what it has to end by itself, which it does not
+sys.exit(run(sys.argv[1:]))
+"""
+
+
 def test_command_whose_steps_find_no_room_on_the_disk_is_ended(
     tmp_path: Path, without_compiler: None
 ) -> None:
@@ -154,7 +164,7 @@ def test_command_whose_steps_find_no_room_on_the_disk_is_ended(
     try:
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "hotloop", "doctor", "--no-try", "--"),
+                *(sys.executable, "-c", ON_ITS_OWN_DISK, "doctor", "--no-try", "--"),
                 *(sys.executable, "train.py"),
             ],
             cwd=tmp_path,
@@ -178,7 +188,10 @@ def test_interrupted_is_75_and_what_was_seen_is_judged(recording: Recording) -> 
     assert found.diagnosis.breakdown
 
 
-def test_what_outlives_it_is_left_running_and_goes_on_recording(recording: Recording) -> None:
+def test_what_outlives_it_is_left_running_and_goes_on_recording(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "LINGER_S", 0.3)
     body = "record(1)\nif os.fork():\n    os._exit(0)\nos.setsid()\ntime.sleep(60)"
     found = examine(recording(body))
     try:

@@ -1,8 +1,7 @@
 """`hotloop train --task classification`, from a file of texts to a directory that transformers loads."""
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 import transformers
 from encoders import rows, save_encoder, tokenizer, write_csv
 
+import warm_python
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.core.step import read_steps
@@ -76,7 +76,9 @@ def test_killed_with_minus_9_it_continues_to_the_same_bits(
         "signals": ["SIGKILL"],
     }
     program = Path(__file__).parents[1] / "train/interrupted_program.py"
-    ended = subprocess.run([sys.executable, str(program), json.dumps(killed)], capture_output=True)
+    ended = warm_python.run(
+        [str(program), json.dumps(killed)], env=os.environ, cwd=tmp_path, trainer=True
+    )
     assert ended.returncode == -9, ended.stderr
     assert len(list(read_steps(tmp_path / "cut/steps.jsonl"))) < 28
     run([*job, "--out", str(tmp_path / "cut")])

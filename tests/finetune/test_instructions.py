@@ -3,9 +3,8 @@
 import importlib.util
 import json
 import math
+import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from decoders import (
 from encoders import save_encoder
 from safetensors.torch import load_file
 
+import warm_python
 from hotloop.cli.main import run as run_here
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
@@ -225,7 +225,9 @@ def test_killed_with_minus_9_it_continues_to_the_same_bits(tmp_path: Path, run: 
         "signals": ["SIGKILL"],
     }
     program = Path(__file__).parents[1] / "train/interrupted_program.py"
-    ended = subprocess.run([sys.executable, str(program), json.dumps(killed)], capture_output=True)
+    ended = warm_python.run(
+        [str(program), json.dumps(killed)], env=os.environ, cwd=tmp_path, trainer=True
+    )
     assert ended.returncode == -9, ended.stderr
     run([*job, "--out", str(tmp_path / "cut")])
     for name in ("model/model.safetensors", "evals.jsonl", "task.json"):

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from warm import Warm
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """Once, though workers give some of the tests below to each other: eight seconds."""
     root = tmp_path_factory.mktemp("fuzz")
     warm = Warm(root / "warm")
     yield Ground(warm, root)

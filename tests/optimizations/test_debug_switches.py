@@ -89,7 +89,7 @@ def test_what_if_without_deterministic_algorithms(run_foreign: Any, setup: str) 
     assert CATALOGUE["determinism"].what_if
 
 
-def test_variables_are_left_out(run_foreign: Any) -> None:
+def test_variables_are_left_out(run_foreign: Any, without_compiler: None) -> None:
     variables = {"CUDA_LAUNCH_BLOCKING": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     text = TRAIN.replace("SETUP", "")
     assert run_foreign(text, environment=variables).printed[3:] == ["DETAIL", "1"]

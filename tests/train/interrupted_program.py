@@ -65,7 +65,7 @@ def planted(job: dict[str, Any]) -> None:
             if job.get("ends_child"):
                 child = os.fork()
                 if not child:
-                    time.sleep(1)
+                    time.sleep(0.3)
                     os._exit(0)
                 os.kill(child, signal.SIGTERM)
                 os.waitpid(child, 0)

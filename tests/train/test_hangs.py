@@ -17,10 +17,9 @@ PROGRAM = Path(__file__).with_name("interrupted_program.py")
 RANKS = Path(__file__).with_name("ranks_program.py")
 
 
-def held_up(
-    config: Path, run: Path, limit: str = "train.hang_timeout_s=1", **job: Any
-) -> subprocess.CompletedProcess[str]:
-    job = {"arguments": ["train", str(config), "--out", str(run), limit], "signals": [], **job}
+def held_up(config: Path, run: Path, **job: Any) -> subprocess.CompletedProcess[str]:
+    arguments = ["train", str(config), "--out", str(run), "train.hang_timeout_s=1"]
+    job = {"arguments": arguments, "signals": [], **job}
     return warm_python.run(
         [str(PROGRAM), json.dumps(job)], env=os.environ, cwd=run.parent, timeout=120, trainer=True
     )
@@ -51,11 +50,11 @@ def test_hang_ends_with_its_stacks_and_the_run_continues(
 
 
 SLOW: dict[str, dict[str, Any]] = {
-    "the first step": {"at": "update", "nth": 1, "python_s": 5},
-    "saves": {"at": "update", "nth": 1, "save_s": 4},
-    "an evaluation": {"at": "update", "nth": 1, "eval_s": 1.0},
-    "a debugger": {"at": "update", "nth": 8, "pdb_s": 5},
-    "a stopped process": {"at": "update", "nth": 8, "stopped_s": 5, "python_s": 1},
+    "the first step": {"at": "update", "nth": 1, "python_s": 2.5},
+    "saves": {"at": "update", "nth": 1, "save_s": 2},
+    "an evaluation": {"at": "update", "nth": 1, "eval_s": 0.5},
+    "a debugger": {"at": "update", "nth": 8, "pdb_s": 2.5},
+    "a stopped process": {"at": "update", "nth": 8, "stopped_s": 2.5, "python_s": 0.5},
 }
 
 
@@ -63,7 +62,7 @@ SLOW: dict[str, dict[str, Any]] = {
 def test_what_is_slow_for_a_reason_is_no_hang(tiny_config: Path, tmp_path: Path, what: str) -> None:
     text = tiny_config.read_text().replace("every_steps: 4", "every_steps: 6")
     tiny_config.write_text(text.replace("windows: 4", "windows: 12"))
-    ended = held_up(tiny_config, tmp_path / "run", "train.hang_timeout_s=2", **SLOW[what])
+    ended = held_up(tiny_config, tmp_path / "run", **SLOW[what])
     assert ended.returncode == 0, ended
     assert "hangs" not in ended.stderr
 

@@ -162,8 +162,8 @@ def test_notice_of_a_cloud_stops_the_run_and_names_itself(
 
 
 def test_signal_of_a_forked_child_is_not_the_training_s(tmp_path: Path, whole: Path) -> None:
-    job = {"at": "update", "nth": 8, "signals": [], "ends_child": True, "python_s": 1.5}
+    job = {"at": "update", "nth": 8, "signals": [], "ends_child": True, "python_s": 0.8}
     config, run = whole.parent / "tiny.yaml", tmp_path / "run"
-    ended = interrupted(config, run, "checkpoint.notice_s=1", **job)
+    ended = interrupted(config, run, "checkpoint.notice_s=0.5", **job)
     assert ended.returncode == 0, ended
     assert_the_same(run, whole)

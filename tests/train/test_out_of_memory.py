@@ -48,6 +48,7 @@ def test_a_refused_allocation_is_told_with_owners_and_the_command_that_says_what
     assert found.out_of_memory.where.startswith(("forward of step ", "backward of step "))
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_a_killed_training_is_told_by_the_next_one_and_by_its_report(
     tiny_config: Path, tmp_path: Path
 ) -> None:

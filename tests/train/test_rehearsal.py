@@ -24,6 +24,7 @@ from hotloop.train.run import decoder_shape
 BYTES = 256
 """Ids of the tokenizer `bytes`, without its end of text."""
 LARGER = ("model.width=256", "model.layers=3", "model.context=64", "train.microbatch=16")
+AVERAGED = (*LARGER, "averaging.name=ema")
 
 
 def test_what_would_be_computed_is_allocated_and_not_written() -> None:
@@ -66,8 +67,16 @@ def test_the_peak_of_what_was_live_is_remembered_after_it_is_freed() -> None:
 Rehearse = Callable[..., Rehearsed]
 
 
+@pytest.fixture(scope="module")
+def known() -> dict[tuple[str, ...], Rehearsed]:
+    """Rehearsals, by settings and program: each takes four seconds."""
+    return {}
+
+
 @pytest.fixture
-def rehearse(tiny_config: Path, tmp_path: Path) -> Rehearse:
+def rehearse(
+    tiny_config: Path, tmp_path: Path, known: dict[tuple[str, ...], Rehearsed]
+) -> Rehearse:
     """In a fresh process, as `hotloop fit` does it."""
 
     def call(
@@ -77,6 +86,9 @@ def rehearse(tiny_config: Path, tmp_path: Path) -> Rehearse:
             load_settings(tiny_config, overrides),
             read_machine(torch.device("cpu"), compiles=False),
         )
+        key = (settings.config.model_dump_json(), *program)
+        if key in known:
+            return known[key]
         store_settings(settings, tmp_path / "config.yaml")
         with (tmp_path / "printed").open("w") as printed:
             subprocess.run(
@@ -86,7 +98,8 @@ def rehearse(tiny_config: Path, tmp_path: Path) -> Rehearse:
                 stdout=printed,
                 check=True,
             )
-        return Rehearsed(**json.loads((tmp_path / "result.json").read_text()))
+        known[key] = Rehearsed(**json.loads((tmp_path / "result.json").read_text()))
+        return known[key]
 
     return call
 
@@ -94,7 +107,7 @@ def rehearse(tiny_config: Path, tmp_path: Path) -> Rehearse:
 def test_weights_gradients_and_the_optimizer_are_counted_exactly(
     rehearse: Rehearse, tiny_config: Path
 ) -> None:
-    found = rehearse(*LARGER, "averaging.name=ema")
+    found = rehearse(*AVERAGED)
     shape = decoder_shape(load_settings(tiny_config, LARGER).config, BYTES + 1)
     weights = 4 * num_weights(shape)
     assert found.weights_bytes == found.gradients_bytes == found.averaged_bytes
@@ -123,7 +136,7 @@ def test_a_trace_without_any_allocator_finds_the_same_tensors_alive(
 
 
 def test_activations_grow_with_the_microbatch_and_weights_do_not(rehearse: Rehearse) -> None:
-    small, large = rehearse(*LARGER), rehearse(*LARGER, "train.microbatch=32")
+    small, large = rehearse(*AVERAGED), rehearse(*AVERAGED, "train.microbatch=32")
     assert large.activations_bytes == pytest.approx(2 * small.activations_bytes, rel=0.05)
     assert large.weights_bytes == small.weights_bytes
     assert large.whole_bytes >= large.steps_bytes > small.steps_bytes
@@ -141,7 +154,7 @@ def test_keeping_products_is_between_keeping_all_and_computing_all_again(tiny_co
 
 
 def test_addresses_set_aside_for_kept_memory_are_not_counted(rehearse: Rehearse) -> None:
-    default, keep = (rehearse(*LARGER, f"train.host_memory={each}") for each in ("default", "keep"))
+    default, keep = (rehearse(*AVERAGED, f"train.host_memory={each}") for each in ("default", "keep"))
     assert keep.live_bytes == pytest.approx(default.live_bytes, rel=0.2)
     assert keep.steps_bytes < 2 * default.steps_bytes
 

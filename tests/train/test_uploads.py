@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -67,6 +66,8 @@ def proxy(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(remote, "FIRST_WAIT_S", 0.01)
+    # Each attempt of the store's own client is made, without the seconds before it.
+    monkeypatch.setattr("botocore.retryhandler.delay_exponential", lambda **_: 0.0)
     yield found
     found.close()
 
@@ -451,7 +452,13 @@ def test_bit_that_changes_on_the_way_is_noticed_there_and_the_file_is_sent_again
 def test_interrupt_while_the_last_upload_is_waited_for_leaves_it_to_the_next_start(
     tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str
 ) -> None:
-    proxy.fault = lambda head: time.sleep(3) if head.startswith(b"PUT") and b"model" in head else None  # fmt: skip
+    answered = threading.Event()
+
+    def waits(head: bytes) -> None:
+        if head.startswith(b"PUT") and b"model" in head:
+            answered.wait(20)
+
+    proxy.fault = waits
     settings = (f"checkpoint.upload={bucket}", "checkpoint.every_steps=0")
     said: list[str] = []
 
@@ -459,6 +466,7 @@ def test_interrupt_while_the_last_upload_is_waited_for_leaves_it_to_the_next_sta
         said.append(note)
         if note.startswith("uploading"):
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.6, answered.set).start()
 
     with pytest.raises(KeyboardInterrupt):
         train(tiny_config, tmp_path / "run", *settings, warn=warn)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
+from hotloop.trial import attached
 from hotloop.trial.attached import Attached, Heard, run_attached
 from processes import alive, wait_for
 
@@ -194,7 +195,10 @@ LEAVES_A_CHILD = READY + (
 )
 
 
-def test_what_outlives_a_command_that_ended_is_left_running_and_named(tmp_path: Path) -> None:
+def test_what_outlives_a_command_that_ended_is_left_running_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "LINGER_S", 0.3)
     end = attach(LEAVES_A_CHILD, tmp_path)
     child = int((tmp_path / "child").read_text())
     try:

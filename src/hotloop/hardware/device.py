@@ -146,19 +146,20 @@ def why_compile_cannot_run(device: torch.device) -> str | None:
     return _why_it_does_not_compile((compiler, *flags, "-xc++"), source)
 
 
+_COMPILES = set[tuple[str, ...]]()
+"""Commands that did: each takes a third of a second, and some callers ask for thirty configs."""
+
+
 def _why_it_does_not_compile(command: tuple[str, ...], source: str) -> str | None:
-    include = sysconfig.get_path("include")
+    command = (*command, f"-I{sysconfig.get_path('include')}", "-fsyntax-only", "-")
+    if command in _COMPILES:
+        return None
     try:
-        ended = subprocess.run(
-            [*command, f"-I{include}", "-fsyntax-only", "-"],
-            input=source,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        ended = subprocess.run(command, input=source, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the compiler {command[0]} does not run ({type(error).__name__})"
     if not ended.returncode:
+        _COMPILES.add(command)
         return None
     if "Python.h" in ended.stderr:
         return "Python's headers are missing (on Debian and Ubuntu: apt install python3-dev)"

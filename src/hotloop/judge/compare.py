@@ -76,10 +76,13 @@ def compare(
     of mixed arms, and `UsageError` for times that are not positive numbers.
     """
     levels = checked_levels(looks, alpha)
-    arms = _arms(pairs)
-    if refused := _refused(pairs, arms, parity, parity_class):
-        return refused
-    times = [(_times(baseline), _times(candidate)) for baseline, candidate in pairs]
+    arms, times = _arms(pairs), list[tuple[RunTimes, RunTimes]]()
+    reasons = environment_clashes([m for pair in pairs for m in pair])
+    if not reasons:
+        times, reasons = _times(pairs)
+    if refused := reasons or _mixed_units(times):
+        unchecked = Parity("not_checked", parity_class, reason=refused[0])
+        return _refused(arms, parity or unchecked, len(pairs), refused)
     count = len(pairs)
     level = level_at(count, looks, levels)
     orders = () if toggled else _orders(pairs)
@@ -99,11 +102,11 @@ def compare(
     differs = parity.max_difference is None or parity.max_difference > SAME_SAMPLES
     if not equal_steps and unit == "step" and differs:
         doubts.insert(0, UNSEEN)
-    reasons = [*(doubts or [decision(decides)]), *decides.notes, *thread_note(pairs)]
+    said = [*(doubts or [decision(decides)]), *decides.notes, *thread_note(pairs)]
     if not doubts:
-        reasons += who_decides(decides, typical, all_in) + rare_note(times, decides)
-    reasons += _on_the_measurement(decides, looks, toggled=toggled)
-    reasons += [] if equal_steps else [f"What is compared is the time per {unit}."]
+        said += who_decides(decides, typical, all_in) + rare_note(times, decides)
+    said += _on_the_measurement(decides, looks, toggled=toggled)
+    said += [] if equal_steps else [f"What is compared is the time per {unit}."]
     interval, known = decides.interval, count > 1
     judged = [_judged(baseline, candidate, decides.over) for baseline, candidate in times]
     return Verdict(
@@ -126,7 +129,7 @@ def compare(
         baseline_s_per_work=_geometric_mean([baseline_s for baseline_s, _ in judged]),
         candidate_s_per_work=_geometric_mean([candidate_s for _, candidate_s in judged]),
         unit=unit,
-        reasons=tuple(reasons),
+        reasons=tuple(said),
         doubts=tuple(doubts),
         over=decides.over,
         switched=toggled,
@@ -134,22 +137,11 @@ def compare(
 
 
 def _refused(
-    pairs: Sequence[Pair], arms: tuple[str, str], parity: Parity | None, parity_class: ParityClass
-) -> Verdict | None:
+    arms: tuple[str, str], parity: Parity, count: int, reasons: tuple[str, ...]
+) -> Verdict:
     """The answer where there is nothing that can be compared."""
-    outcome: Outcome = "incomparable" if pairs else "inconclusive"
-    reasons = (
-        (not pairs and ("No pair was measured.",))
-        or environment_clashes([m for pair in pairs for m in pair])
-        or _failures(pairs)
-        or _mixed_units(pairs)
-    )
-    if not reasons:
-        return None
-    unchecked = Parity("not_checked", parity_class, reason=reasons[0])
-    return Verdict(
-        outcome, None, None, None, None, parity or unchecked, *arms, num_pairs=len(pairs), reasons=reasons,
-    )  # fmt: skip
+    outcome: Outcome = "incomparable" if count else "inconclusive"
+    return Verdict(outcome, None, None, None, None, parity, *arms, num_pairs=count, reasons=reasons)
 
 
 def _deciding(over: JudgedSteps, steady: Total, all_in: Total, count: int) -> Total:
@@ -222,21 +214,25 @@ def _arms(pairs: Sequence[Pair]) -> tuple[str, str]:
     return names.pop() if names else ("", "")
 
 
-def _failures(pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Runs that failed or have nothing to count; such a run says nothing about speed."""
-    sentences = []
+def _times(pairs: Sequence[Pair]) -> tuple[list[tuple[RunTimes, RunTimes]], tuple[str, ...]]:
+    """And runs that failed or have nothing to count, in words: such a run says nothing about speed."""
+    times, sentences = list[RunTimes](), list[str]()
     for number, pair in enumerate(pairs, 1):
         for run in pair:
             who = f"The run of `{run.arm}` in pair {number}"
             if run.returncode:
                 sentences.append(f"{who} failed with code {run.returncode}.")
-            elif run_times(run) is None:
+            elif (each := run_times(run)) is None:
                 sentences.append(f"{who} has no step that counts.")
-    return tuple(sentences)
+            else:
+                times.append(each)
+    return list(zip(times[::2], times[1::2])), tuple(sentences)
 
 
-def _mixed_units(pairs: Sequence[Pair]) -> tuple[str, ...]:
-    units = sorted({_times(run).unit for pair in pairs for run in pair})
+def _mixed_units(times: Sequence[tuple[RunTimes, RunTimes]]) -> tuple[str, ...]:
+    units = sorted({run.unit for pair in times for run in pair})
+    if not times:
+        return ("No pair was measured.",)
     if len(units) == 1:
         return ()
     return (f"The runs count different units of work: {' and '.join(units)}.",)
@@ -263,12 +259,6 @@ def _judged(one: RunTimes, other: RunTimes, over: JudgedSteps) -> tuple[float, f
     if max(one.work, other.work) < OTHER_WORK * min(one.work, other.work):
         return one.all_in_s, other.all_in_s
     return one.all_in_s - one.rare_s + rare_s, other.all_in_s - other.rare_s + rare_s
-
-
-def _times(run: Measurement) -> RunTimes:
-    times = run_times(run)
-    assert times is not None  # `_failures` has checked
-    return times
 
 
 def _aa_log_ratios(

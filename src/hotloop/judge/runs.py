@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -81,7 +81,8 @@ def run_times(measurement: Measurement) -> RunTimes | None:
     steady_s = median(value / amount for value, amount in zip(seconds, work))
     typical = [steady_s * amount for amount in work]
     rare = [(value - each) * (value > RARE * each) for value, each in zip(seconds, typical)]
-    total, rare_total = (_sum_without_compiling(counted, each) for each in (seconds, rare))
+    compiled = {number for number, each in enumerate(counted) if "compile" in each.tags}
+    total, rare_total = (_sum_without_compiling(compiled, each) for each in (seconds, rare))
     done = sum(work)
     from_queue = share_from_queue(measurement.records)
     return RunTimes(unit, steady_s, total / done, len(seconds), rare_total / done, from_queue, done)
@@ -141,15 +142,14 @@ def _wave(ready: Sequence[int]) -> int:
     return math.ceil((deliveries[-1] - deliveries[0]) / (len(deliveries) - 1))
 
 
-def _sum_without_compiling(counted: Sequence[StepRecord], seconds: Sequence[float]) -> float:
+def _sum_without_compiling(compiled: Collection[int], seconds: Sequence[float]) -> float:
     """The sum over all steps; steps that compiled are taken for typical ones where none does so in the second half.
 
     What is compiled again and again costs in every stretch of a run; what is compiled once is a cost of the start.
     """
-    compiled = {number for number, each in enumerate(counted) if "compile" in each.tags}
-    others = [value for number, value in enumerate(seconds) if number not in compiled]
-    if not compiled or not others or max(compiled) >= len(seconds) // 2:
+    if not compiled or max(compiled) >= len(seconds) // 2:
         return sum(seconds)
+    others = [value for number, value in enumerate(seconds) if number not in compiled]
     return sum(others) * len(seconds) / len(others)
 
 

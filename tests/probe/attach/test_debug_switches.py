@@ -60,6 +60,7 @@ def test_what_is_on_is_named_with_its_line(
     assert not ended.notes
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_environment_is_named_without_a_line(run: Any) -> None:
     variables = {"CUDA_LAUNCH_BLOCKING": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     ended = run("train(*build(), 60)", env=variables)

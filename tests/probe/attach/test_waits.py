@@ -12,7 +12,7 @@ def fit(batches):
 """
 MAKE = """
 def make(number=0):
-    time.sleep(0.03)
+    time.sleep(0.015)
     return torch.ones(4, 8)
 """
 WAITS = {

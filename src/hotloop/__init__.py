@@ -68,18 +68,21 @@ def compare(
     *,
     steps: int = 60,
     warmup_steps: int = 20,
+    same_samples: bool = False,
     budget: str | None = None,
     out: str | Path | None = None,
 ) -> Run:
     """Which of two commands trains faster: `hotloop.compare("python train.py", "python train.py --fused")`.
 
     Each runs for so many steps in 4 to 10 interleaved pairs of fresh processes, until these decide; what they write is thrown
-    away. budget: but for the first, no pair is begun that would not fit into it (`"5m"`). out: where the run is kept, and goes
-    on. Returns the run: its `verdict` has the outcome, ratio, interval and whether both learn the same. Raises `UsageError`, `EnvironmentFailed`, `CommandFailed`, and `Interrupted` after Ctrl-C.
+    away. same_samples: a step of one takes as many samples as one of the other, also where no data loader shows it. budget: but
+    for the first, no pair is begun that would not fit into it (`"5m"`). out: where the run is kept, and goes on. Returns the run:
+    its `verdict` has the outcome, ratio, interval and whether both learn the same. Raises `UsageError`, `EnvironmentFailed`,
+    `CommandFailed`, and `Interrupted` after Ctrl-C.
     """
     from hotloop.api.run import compare
 
-    return compare(baseline, candidate, steps, warmup_steps, budget, out)
+    return compare(baseline, candidate, steps, warmup_steps, same_samples, budget, out)
 
 
 def fit(

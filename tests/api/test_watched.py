@@ -274,12 +274,15 @@ def test_steps_of_other_samples_that_nobody_saw_decide_nothing(tmp_path: Path) -
     loop = LOOP.replace("(16, 32)", "(int(sys.argv[1]), 32)")
     (tmp_path / "train.py").write_text(f"{loop}train(60)")
     body = """
-found = hotloop.compare("python train.py 512", "python train.py 16", steps=20, warmup_steps=5).verdict
-print(json.dumps([found.outcome, found.num_pairs, found.reasons]))
+asked = dict(steps=20, warmup_steps=5)
+found = hotloop.compare("python train.py 512", "python train.py 16", **asked).verdict
+known = hotloop.compare("python train.py 512", "python train.py 16", same_samples=True, **asked).verdict
+print(json.dumps([found.outcome, found.num_pairs, found.reasons, known.reasons]))
 """
-    outcome, num_pairs, reasons = said(ran(body, tmp_path))
+    outcome, num_pairs, reasons, known = said(ran(body, tmp_path))
     assert (outcome, num_pairs) == ("inconclusive", 4)
     assert "How many samples each step takes was not seen" in reasons[0]
+    assert not any("was not seen" in each for each in known)
 
 
 def test_pairs_of_sources_that_were_edited_since_are_not_gone_on_with(

@@ -148,6 +148,7 @@ def compare(
     candidate: str | Sequence[str],
     steps: int,
     warmup_steps: int,
+    same_samples: bool,
     budget: str | None,
     out: str | Path | None,
 ) -> Run:
@@ -185,7 +186,7 @@ def compare(
         directory=directory / "trials",
         plan=TrialPlan(warmup_steps=warmup_steps, steps=steps, timeout_s=TIMEOUT_S),
         parity_class="reduced_precision",
-        equal_steps=arms[0].command == arms[1].command,
+        equal_steps=same_samples or arms[0].command == arms[1].command,
         workdir=start_of(directory, workdir),
         stop_now=is_up,
         goes_on=lambda verdict: not (verdict.unit == "step" and verdict.doubts),  # which more pairs do not remove

@@ -47,7 +47,7 @@ SAME_SAMPLES = 1e-4
 """Relative difference of losses: rounding in fp32 is less over the steps that are compared, other samples are more."""
 UNSEEN = (
     "How many samples each step takes was not seen, since no DataLoader gave them in each, and losses do not show that both "
-    "take the same: a step may be faster because it is less work."
+    "take the same: a step may be faster because it is less work. If they do, pass `same_samples=True`."
 )
 
 

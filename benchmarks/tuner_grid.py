@@ -5,7 +5,8 @@
 The grid (`AXES`) is run once, a fresh process of `hotloop train --stop-after` each; its data stays in DIRECTORY/grid.jsonl.
 Then the config is tuned, and the tuned config and the best of the grid take turns, in fresh processes again, since the
 fastest of many single runs is the luckiest, too. `ratio` is how fast the tuned config is beside that one of these that is
-fastest then, with a 95 % interval over the rounds; `beside_itself` is how far a second run of it is from the first. Called again it goes on where it was.
+fastest then, with a 95 % interval over the rounds, in each of which the tuned one is run twice (their geometric mean counts);
+`beside_itself` is how far the second run of it is from the first. Called again it goes on where it was.
 """
 
 from __future__ import annotations
@@ -148,15 +149,16 @@ def main() -> int:
         (name for name in seconds if name not in ("tuned", "as given", "tuned again")),
         key=lambda name: statistics.fmean(map(math.log, seconds[name])),
     )
+    both = [math.sqrt(a * b) for a, b in zip(seconds["tuned"], seconds["tuned again"], strict=True)]
     result = {
         "config": given.config.name,
         "pinned": given.pinned,
         "grid": len(lines_of(given.directory / "grid.jsonl")),
         "tune_s": round(took_s),
         "best_of_grid": best,
-        "beside_best_of_grid": ratio_of(seconds["tuned"], seconds[best]),
+        "beside_best_of_grid": ratio_of(both, seconds[best]),
         "beside_itself": ratio_of(seconds["tuned"], seconds["tuned again"]),
-        "beside_as_given": ratio_of(seconds["tuned"], seconds["as given"]),
+        "beside_as_given": ratio_of(both, seconds["as given"]),
         "seconds_of_a_step": seconds,
         "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, torch {torch.__version__}",
         "environment": {

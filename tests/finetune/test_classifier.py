@@ -113,3 +113,15 @@ def test_packing_that_changes_logits_is_refused() -> None:
     reason = why_not_packed(model, examples()[0][:4])
     assert reason is not None
     assert "logits would differ by" in reason
+
+
+def test_plain_padding_is_to_the_longest_of_all() -> None:
+    tokens, labels = examples()
+    model = model_of("bert")
+    with torch.no_grad():
+        wanted, _ = padded_loss(model, tokens, labels)
+        classifier = Classifier(model, packed=False, pad_id=0, buckets=1)
+        order, inputs = classifier.arranged(tokens)
+        torch.testing.assert_close(classifier.logits(*inputs), wanted[order], atol=1e-5, rtol=0)
+    assert [tuple(each.shape) for each in inputs[:2]] == [(8, 128)] * 2
+    assert len(inputs) == 3

@@ -36,12 +36,12 @@ class Classifier(nn.Module):
     """`forward` gives the summed loss of a microbatch, as the training loop wants it."""
 
     def __init__(
-        self, model: nn.Module, *, packed: bool, pad_id: int, head: Head = ONE_LABEL
-    ) -> None:
+        self, model: nn.Module, *, packed: bool, pad_id: int, head: Head = ONE_LABEL, buckets: int = BUCKETS
+    ) -> None:  # fmt: skip
         super().__init__()
         self.model = model
         self.head = head
-        self.packed = packed
+        self.packed, self.buckets = packed, buckets
         self._pad_id = pad_id
         self._layout: Layout | None = None
         from transformers import AttentionInterface
@@ -111,7 +111,7 @@ class Classifier(nn.Module):
     def arranged(self, tokens: Sequence[np.ndarray]) -> tuple[list[int], Inputs]:
         """Examples as `logits` reads them, and the order in which it has them."""
         if not self.packed:
-            return padded(tokens, self._pad_id)
+            return padded(tokens, self._pad_id, self.buckets)
         return packed(tokens, self._heads)
 
 
@@ -128,11 +128,13 @@ def _read(output: Any, head: Head, where: Tensor) -> tuple[Tensor, ...]:
     return output.logits, output.token_logits.flatten(0, 1)[where]
 
 
-def padded(tokens: Sequence[np.ndarray], pad_id: int) -> tuple[list[int], Inputs]:
+def padded(
+    tokens: Sequence[np.ndarray], pad_id: int, buckets: int = BUCKETS
+) -> tuple[list[int], Inputs]:
     """Ids and mask (examples, length) and where in them (flat) a token is; the shortest examples first, padded within each three alone."""
     order = sorted(range(len(tokens)), key=lambda index: len(tokens[index]))
     inputs: list[Tensor] = []
-    for chosen in np.array_split(np.array(order), min(BUCKETS, len(order))):
+    for chosen in np.array_split(np.array(order), min(buckets, len(order))):
         ids, mask = padded_rows([tokens[index] for index in chosen], pad_id)
         inputs += ids, mask, mask.flatten().nonzero()[:, 0]
     return order, tuple(inputs)

@@ -54,7 +54,8 @@ class InMemory:
 
     @property
     def loader(self) -> Mapping[str, Any]:
-        layout = "packed" if self.model.packed else "length buckets"
+        buckets = "length buckets" if self.model.buckets > 1 else "padded"
+        layout = "packed" if self.model.packed else buckets
         return {"kind": "memory", "num_workers": 0, "order": "shuffled", "layout": layout}
 
 

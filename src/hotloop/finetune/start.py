@@ -88,8 +88,9 @@ def build_work(
             check_known(tokens, encoder.tokenizer, config.model.path)
         pairs = zip(examples.labels, words, strict=True)
         parts.append(Labelled(tokens, [head.label(label, own) for label, own in pairs]))
-    few, packs = parts[0].tokens[:CHECKED], config.model.packed
-    reason = why_not_packed(encoder.model, few, head) if packs else "as it is asked for"
+    few = [max((ids for part in parts for ids in part.tokens), key=len), *parts[0].tokens]
+    packs = config.model.packed
+    reason = why_not_packed(encoder.model, few[:CHECKED], head) if packs else "as it is asked for"
     if packs and reason is not None:
         kind = type(getattr(encoder.model, "sequence", encoder.model)).__name__
         warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")

@@ -16,7 +16,7 @@ from hotloop.finetune.encoder import load_encoder
 from hotloop.finetune.examples import Dataset, Examples
 from hotloop.finetune.labels import OneLabel
 from hotloop.finetune.packing import FULL
-from hotloop.finetune.start import build_work
+from hotloop.finetune.start import arithmetic, build_work
 
 
 def model_of(kind: str) -> transformers.PreTrainedModel:
@@ -140,7 +140,8 @@ def test_a_text_longer_than_the_window_of_attention_is_not_packed(
         encoder = load_encoder(config.model, head, told.append)
         work = build_work(config, dataset, encoder, head, told.append)
         assert work.model.packed == is_packed
-
+        in_both = [line for line in arithmetic(config, dataset, work) if "trained on, too" in line]
+        assert [line.rpartition(": ")[2] for line in in_both] == ["6 examples"] * (held_out == short)  # fmt: skip
     assert "its attention has a window of 9 tokens" in told[-1]
 
 

@@ -35,6 +35,8 @@ from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
+from hotloop.finetune.causal import CausalWork
+from hotloop.finetune.causal_start import arithmetic
 from hotloop.finetune.chats import read_sources
 from hotloop.finetune.sequences import Counts, Example, examples_of
 
@@ -179,6 +181,14 @@ def test_spaces_of_a_completion_are_learned_where_the_tokenizer_leaves_them_out_
     (example,) = examples_of(config, own, "own", read_sources(config).train, Counts())
     wanted = [*own(completion)["input_ids"], own.eos_token_id]
     assert example.ids[example.learned].tolist() == wanted
+
+
+def test_held_out_examples_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n % 4}:", "completion": " blue"} for n in range(6)]
+    found, _ = made(write_lines(tmp_path / "a.jsonl", rows))
+    learner: Any = None
+    work = CausalWork(config_of(tmp_path / "a.jsonl"), learner, found[:3], found[3:])
+    assert arithmetic(work, None)[-1].endswith("better than they are: 2 examples")
 
 
 def test_examples_are_cut_or_left_out_and_counted(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from hotloop.finetune.decoder import (
 from hotloop.finetune.encoder import check_ids, check_known, export
 from hotloop.finetune.pretrained import Warn
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
-from hotloop.finetune.work import steps_in_words
+from hotloop.finetune.work import steps_in_words, twice
 from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
@@ -161,7 +161,9 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
         lines.append(
             f"{trained} weights of an adapter are trained, beside {sum(number for number, _ in every) - trained} that are not"
         )
-    return lines
+    return lines + twice(
+        *([each.ids.tobytes() for each in part] for part in (train, work.held_out))
+    )
 
 
 def _keep(

@@ -32,7 +32,7 @@ from hotloop.finetune.tokens import Tokens, tokenized
 from hotloop.finetune.two_heads import TwoHeads
 from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.finetune.words import tokenized_words
-from hotloop.finetune.work import FinetuneWork, Labelled, steps_in_words
+from hotloop.finetune.work import FinetuneWork, Labelled, steps_in_words, twice
 from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
@@ -139,7 +139,7 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> 
         lines.append(
             f"as long as `model.max_tokens` {config.model.max_tokens}, and perhaps cut: {counted(cut, 'text')}"
         )
-    return lines
+    return lines + twice(dataset.train.texts, dataset.held_out.texts)
 
 
 def _of(config: FinetuneConfig, dataset: Dataset) -> str:

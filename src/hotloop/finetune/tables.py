@@ -74,6 +74,11 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
             raise UsageError(what, where=f"{file.path}:1", do=do)
         check_columns(file.path, names, columns)
         for row in reader:
+            more = row.pop(None, ())
+            if any(map(str.strip, more)):
+                what = f"{len(names) + len(more)} columns here, and {len(names)} in the first line"
+                do = f'a text that has {delimiter!r} in it stands in quotes: "..."'
+                raise UsageError(what, where=f"{file.path}:{reader.line_num}", do=do)
             yield reader.line_num, row
     except csv.Error as error:
         raise UsageError(

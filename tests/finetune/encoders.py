@@ -101,6 +101,10 @@ def config(kind: str) -> transformers.PreTrainedConfig:
                 hidden_dim=48,
                 max_position_embeddings=140,
             )
+        case "modernbert":  # every second layer reads 8 tokens to each side
+            special = {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+            layers = ["full_attention", "sliding_attention"]
+            return transformers.ModernBertConfig(local_attention=16, layer_types=layers, **special, **sizes)  # fmt: skip
         case "gpt2":  # its head reads the last token
             return transformers.GPT2Config(
                 vocab_size=128, n_embd=32, n_layer=2, n_head=2, n_positions=140, pad_token_id=0

@@ -50,6 +50,7 @@ CONLL = "EU B-ORG\nrejects O\n\n"
         ("a.csv", "text,x\na,1\n", "multilabel", {"label": ["x", "y"]}, r"no column `y`"),
         ("a.csv", "text,label\na,x|y\nb,y|x\n", "multilabel", {}, r"all examples have the labels .*\n.*\n.*data.separator"),
         ("a.csv", "text,label\na,\nb,\n", "multilabel", {}, r"have the labels none"),
+        ("a.csv", "text,label\na,good\nnot bad, really,good\n", "classification", {}, r"3 columns here, and 2 in the first line\n.*:3\n.*in quotes"),
     ],
 )  # fmt: skip
 def test_bad_examples_are_one_clear_error(
@@ -103,6 +104,12 @@ def test_several_labels_stand_in_one_column_or_each_in_its_own(tmp_path: Path) -
         found = read_dataset(config, task="multilabel")
         assert found.train.labels == (("x", "y"), (), ("y",)), name
         assert found.classes == ("x", "y")
+
+
+def test_a_delimiter_at_the_end_of_a_line_is_no_column(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\none,x,\ntwo,y, \n")
+    found = read_dataset(ExamplesConfig(file=str(tmp_path / "a.csv"), held_out=0.0))
+    assert found.train.labels == ("x", "y")
 
 
 def test_a_limit_draws_examples_and_keeps_all_labels(tmp_path: Path) -> None:

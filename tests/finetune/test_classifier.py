@@ -1,15 +1,22 @@
 """Examples without padding: the same logits and gradients as with it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 import transformers
-from encoders import config
+from encoders import config, save_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.finetune.classifier import Classifier, why_not_packed
+from hotloop.finetune.encoder import load_encoder
+from hotloop.finetune.examples import Dataset, Examples
+from hotloop.finetune.labels import OneLabel
 from hotloop.finetune.packing import FULL
+from hotloop.finetune.start import arithmetic, build_work
 
 
 def model_of(kind: str) -> transformers.PreTrainedModel:
@@ -113,3 +120,38 @@ def test_packing_that_changes_logits_is_refused() -> None:
     reason = why_not_packed(model, examples()[0][:4])
     assert reason is not None
     assert "logits would differ by" in reason
+    model = model_of("bert")
+    model.classifier.weight.data[:] = torch.nan
+    assert why_not_packed(model, examples()[0][:4]) == "logits would differ by nan"
+
+
+def test_a_text_longer_than_the_window_of_attention_is_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stands: the first ones may all be short."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    short, long, told = ["the film"] * 6, ["the film " * 30], list[str]()
+    head, place = OneLabel(("a", "b")), str(save_encoder("modernbert", tmp_path / "model"))
+    values = {"task": "classification", "data": {"file": "x"}, "model": {"path": place}}
+    config = FinetuneConfig.model_validate(values)
+    for train, held_out, is_packed in ((short, short, True), (short, long, False), (short + long, short, False)):  # fmt: skip
+        parts = [Examples(tuple(texts), ("a",) * len(texts)) for texts in (train, held_out)]
+        dataset = Dataset(parts[0], parts[1], ("a", "b"), "")
+        encoder = load_encoder(config.model, head, told.append)
+        work = build_work(config, dataset, encoder, head, told.append)
+        assert work.model.packed == is_packed
+        in_both = [line for line in arithmetic(config, dataset, work) if "trained on, too" in line]
+        assert [line.rpartition(": ")[2] for line in in_both] == ["6 examples"] * (held_out == short)  # fmt: skip
+    assert "its attention has a window of 9 tokens" in told[-1]
+
+
+def test_plain_padding_is_to_the_longest_of_all() -> None:
+    tokens, labels = examples()
+    model = model_of("bert")
+    with torch.no_grad():
+        wanted, _ = padded_loss(model, tokens, labels)
+        classifier = Classifier(model, packed=False, pad_id=0, buckets=1)
+        order, inputs = classifier.arranged(tokens)
+        torch.testing.assert_close(classifier.logits(*inputs), wanted[order], atol=1e-5, rtol=0)
+    assert [tuple(each.shape) for each in inputs[:2]] == [(8, 128)] * 2
+    assert len(inputs) == 3

@@ -27,6 +27,7 @@ from decoders import (
 )
 from encoders import save_encoder
 from safetensors.torch import load_file
+from tokenizers import processors
 
 import warm_python
 from hotloop.cli.main import run as run_here
@@ -34,6 +35,8 @@ from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
+from hotloop.finetune.causal import CausalWork
+from hotloop.finetune.causal_start import arithmetic
 from hotloop.finetune.chats import read_sources
 from hotloop.finetune.sequences import Counts, Example, examples_of
 
@@ -165,6 +168,27 @@ def test_completions_end_with_the_end_of_text_and_prompts_are_not_learned(tmp_pa
     own = tokenizer()
     assert own.decode(example.ids) == "sky: blue<|end|>"
     assert own.decode(example.ids[example.learned]) == " blue<|end|>"
+
+
+def test_spaces_of_a_completion_are_learned_where_the_tokenizer_leaves_them_out_of_places(
+    tmp_path: Path,
+) -> None:
+    """A token of spaces alone has none left then."""
+    own, completion = tokenizer(), "  blue\n   \U0001f642\U0001f642 in\n "
+    own.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    row = {"prompt": "sky: \U0001f642  ", "completion": completion}
+    config = config_of(write_lines(tmp_path / "a.jsonl", [row]))
+    (example,) = examples_of(config, own, "own", read_sources(config).train, Counts())
+    wanted = [*own(completion)["input_ids"], own.eos_token_id]
+    assert example.ids[example.learned].tolist() == wanted
+
+
+def test_held_out_examples_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n % 4}:", "completion": " blue"} for n in range(6)]
+    found, _ = made(write_lines(tmp_path / "a.jsonl", rows))
+    learner: Any = None
+    work = CausalWork(config_of(tmp_path / "a.jsonl"), learner, found[:3], found[3:])
+    assert arithmetic(work, None)[-1].endswith("better than they are: 2 examples")
 
 
 def test_examples_are_cut_or_left_out_and_counted(tmp_path: Path) -> None:

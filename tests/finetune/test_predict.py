@@ -4,17 +4,23 @@ import csv
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import decoders
 import numpy as np
 import pytest
 import torch
 import transformers
 from encoders import config, rows, save_encoder, tagged, tokenizer
+from tokenizers import pre_tokenizers
 
+from hotloop.core.errors import UsageError
+from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.finetune import predict
 from hotloop.finetune.entities import entities_of
-from hotloop.finetune.input_rows import InputRow
+from hotloop.finetune.input_rows import InputRow, input_rows, reading_of
+from hotloop.finetune.tables import read_text_file
 
 Run = Callable[..., str]
 
@@ -129,14 +135,15 @@ def test_a_run_knows_its_columns_and_an_option_wins(
     file, place = tmp_path / "tweets.csv", str(tmp_path / "run")
     with file.open("w", newline="") as stream:
         lines = [(text, "great", label, "bad") for text, label in rows(60)]
-        csv.writer(stream).writerows([("tweet", "text", "mood", "label"), *lines])
+        table = csv.writer(stream, delimiter=";")
+        table.writerows([("tweet", "text", "mood", "label"), *lines])
     bert = save_encoder("bert", tmp_path / "bert")
     words = ["train", "--task", "sentiment", "--data", str(file), "--model", str(bert), "--out", place]  # fmt: skip
     run(
-        [*words, "data.text=tweet", "data.label=mood", "train.steps=1", "logging.tensorboard=false"]
-    )
+        [*words, "data.text=tweet", "data.label=mood", "data.delimiter=;", "train.steps=1", "logging.tensorboard=false"]
+    )  # fmt: skip
 
-    def chances(*options: str) -> tuple[list[object], str]:
+    def chances(*options: str, file: Path = file) -> tuple[list[object], str]:
         said = run(["predict", place, str(file), "--out", str(tmp_path / "out.jsonl"), *options])
         lines = (tmp_path / "out.jsonl").read_text().splitlines()
         return [json.loads(line)["probabilities"] for line in lines], said
@@ -146,6 +153,12 @@ def test_a_run_knows_its_columns_and_an_option_wins(
     assert own == asked
     assert "on 60 labelled rows" in said
     assert said == said_too
+    tabs = tmp_path / "tweets.tsv"  # has its own, whatever the run's csv had
+    tabs.write_text(file.read_text().replace(";", "\t"))
+    assert chances(file=tabs)[0] == own
+    file.write_text(whole := file.read_text().replace(";", "|"))
+    assert chances("--delimiter", "|")[0] == own
+    file.write_text(whole.replace("|", ";"))
     others, said = chances("--column", "text", "--label", "label")
     assert others == [others[0]] * 60  # each is `great`
     assert f"accuracy {json.loads((tmp_path / 'out.jsonl').read_text().splitlines()[0])['predicted'] == 'bad':.4f}" in said  # fmt: skip
@@ -338,3 +351,72 @@ def test_a_file_of_words_and_tags_is_read_as_sentences(tmp_path: Path, run: Run)
     assert all("entities" in each for each in found)
     file.write_text("a text of this line is one\nand so is this one\n")
     assert "2 rows in" in run(["predict", str(place), str(file), "--out", str(out)])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "content"),
+    [
+        # what a table is to the run, whatever it is called
+        ("a.txt", "task: classification\ndata: {file: b.txt}", "text,label\nthe good,x\n"),
+        ("a.CSV", "task: classification\ndata: {file: b.csv, delimiter: ;}", "text;label\nthe good;x\n"),
+        ("a.tsv", "task: tokens\ndata: {file: b.tsv}", "#id 1\nthe\tO\ngood\tB-X\n"),
+        ("a.jsonl", "task: tokens\ndata: {file: b.jsonl}", '{"text": "The good.", "words": ["the", "good"], "tags": ["O", "B-X"]}\n'),
+    ],
+)  # fmt: skip
+def test_a_file_like_that_of_the_run_is_read_like_it(
+    name: str, settings: str, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text(f"{settings}\nmodel: {{path: m}}\n")
+    path = tmp_path / name
+    path.write_text(content)
+    config, of_words = reading_of(tmp_path, path)
+    (row,) = input_rows(read_text_file(path), config, label=None, of_words=of_words)
+    assert row.text == "the good"
+    assert row.tags == (("O", "B-X") if "task: tokens" in settings else None)
+
+
+def test_lines_end_where_the_file_ends_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    texts = ["one\u2028line", "a \x85 second", "a third\x0c"]
+    path.write_bytes("\r\n".join(texts).encode())
+    found = input_rows(read_text_file(path), ExamplesConfig(file=""), label=None)
+    assert [each.text for each in found] == texts
+    path.write_text("10\u00a0000 O\nOslo\u2028 B-LOC\n")
+    (found_too,) = input_rows(read_text_file(path), ExamplesConfig(file=""), label=None)
+    assert found_too.tags == ("O", "B-LOC")
+
+
+def test_other_schemes_of_tags_give_the_same_entities(tmp_path: Path) -> None:
+    names = ("O", "B-X", "I-X", "E-X", "S-X", "[CLS]")
+    place = model_in(tmp_path, "TokenClassification", id2label=dict(enumerate(names)))
+    own = predict.load_predictor(place, torch.device("cpu"), print)
+    text, tags = "the good film was bad of it", (0, 1, 3, 4, 4, 5, 3)
+    spans = [each.span() for each in re.finditer(r"\w+", text)]
+    logits = torch.nn.functional.one_hot(torch.tensor(tags), len(names)).float()
+    found = predict._entities(own, logits, np.arange(len(tags)), spans, text)["entities"]
+    assert [each["text"] for each in found] == ["good film", "was", "bad", "it"]
+    place = model_in(tmp_path / "bare", "TokenClassification")
+    with pytest.raises(UsageError, match="none of this model's labels is a tag of an entity: bad"):
+        predict.load_predictor(place, torch.device("cpu"), print)
+
+
+def test_texts_are_read_by_the_tokens_that_were_learned(tmp_path: Path) -> None:
+    """Of a label beside entities those of words, and else without the spaces around a text."""
+    bytewise = decoders.tokenizer()
+    bytewise.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    names, read, both = {0: "O", 1: "B-X", 2: "I-X"}, [], []
+    for kind in ("SequenceClassification", "TokenClassification"):
+        place = model_in(tmp_path / kind, kind, id2label=names, vocab_size=328)
+        own = predict.load_predictor(place, torch.device("cpu"), print)
+        own.model.register_forward_pre_hook(
+            lambda module, arguments, named: read.append(named["input_ids"].tolist()),
+            with_kwargs=True,
+        )
+        both.append(replace(own, tokenizer=bytewise))
+    list(predict.predict(both, [InputRow({}, text := "what,is the sky")]))
+    words = bytewise([["what", ",", "is", "the", "sky"]], is_split_into_words=True)["input_ids"]
+    assert read == [words, words]
+    plain = decoders.tokenizer()
+    list(predict.predict([replace(both[0], tokenizer=plain)], [InputRow({}, f"  {text} ")]))
+    assert read[2:] == [[plain(text)["input_ids"]]]
+    assert read[2] != words

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--text", "texts", multiple=True, help="A text in place of FILE; may be given several times.")  # fmt: skip
 @click.option("--column", help="Column (or key) of the texts. [default: the run's `data.text`, else text]")  # fmt: skip
 @click.option("--label", help="Column of the true labels, to score the answers by. [default: the run's `data.label`, else label, where it is there]")  # fmt: skip
-@click.option("--delimiter", help="What stands between the columns of FILE; else a comma, or a tab in .tsv.")  # fmt: skip
+@click.option("--delimiter", help="What stands between the columns of FILE. [default: the run's `data.delimiter`, for a file with the ending of the run's; else a comma, or a tab in .tsv]")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, allow_dash=True), help="Write here, as csv or tsv by its name, else as jsonl. [default: stdout]")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 def predict(
@@ -53,13 +53,14 @@ def predict(
         raise UsageError("the texts come from FILE or from --text", do="give one of them")
     out = None if str(out) == "-" else out
     refuse_unwritable(None if out is None else str(out), made=None, option="--out")
-    from hotloop.finetune.input_rows import columns_of
+    from hotloop.finetune.input_rows import reading_of
 
-    options = {"text": column, "label": label}
-    columns = columns_of(model.expanduser()).model_copy(
+    options = {"text": column, "label": label, "delimiter": delimiter}
+    read, of_words = reading_of(model.expanduser(), file)
+    columns = read.model_copy(
         update={name: value for name, value in options.items() if value is not None}
     )
-    rows = _read(file, texts, columns, label, delimiter)
+    rows = _read(file, texts, columns, label, of_words=of_words and column is None)
     if not rows:
         raise UsageError("no texts", where=str(file))
     from hotloop.cli.progress import progress_bar
@@ -110,7 +111,8 @@ def _read(
     texts: tuple[str, ...],
     columns: ExamplesConfig,
     label: str | None,
-    delimiter: str | None,
+    *,
+    of_words: bool,
 ) -> list[InputRow]:
     from hotloop.finetune.input_rows import InputRow, input_rows
 
@@ -120,7 +122,7 @@ def _read(
         return [InputRow({"text": each}, each) for each in texts]
     is_stdin = str(file) == "-"
     found = TextFile(Path("stdin.txt"), sys.stdin.read(), "") if is_stdin else read_text_file(file)
-    return input_rows(found, columns, delimiter=delimiter, label=label)
+    return input_rows(found, columns, label=label, of_words=of_words)
 
 
 def _tell(scored: Scored, *, err: bool) -> None:

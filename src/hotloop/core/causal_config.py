@@ -57,6 +57,9 @@ class CausalModel(Section):
     """Directory (or cached name) of a decoder in the format of transformers, with safetensors weights."""
     max_tokens: Annotated[int, Field(ge=2, le=1 << 20)] | Literal["auto"] = "auto"
     """Longer examples are cut; a longer text becomes several. `auto` is 1024, or what the model has positions for."""
+    packed: bool = True
+    """Examples lie one after the other without padding, where the model can do so. `false` pads those of a microbatch to the
+    longest, as `Trainer` does: what it is compared with."""
     lora: LoraConfig = LoraConfig()
 
 

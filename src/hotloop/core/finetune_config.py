@@ -65,6 +65,9 @@ class EncoderConfig(Section):
     """Directory (or cached name) of an encoder in the format of transformers, with safetensors weights."""
     max_tokens: Annotated[int, Field(ge=3, le=1 << 16)] = 128
     """Longer texts are cut."""
+    packed: bool = True
+    """Examples lie one after the other without padding, where the model can do so. `false` pads those of a microbatch to the
+    longest, as `Trainer` does: what it is compared with."""
 
 
 class FinetuneOptimizer(OptimizerConfig):

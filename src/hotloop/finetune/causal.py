@@ -41,10 +41,12 @@ BUCKETS = 4
 class CausalLearner(nn.Module):
     """`forward` gives the summed loss of a microbatch, as the training loop wants it."""
 
-    def __init__(self, model: nn.Module, *, packed: bool, longest: int) -> None:
+    def __init__(
+        self, model: nn.Module, *, packed: bool, longest: int, buckets: int = BUCKETS
+    ) -> None:
         super().__init__()
         self.model = model
-        self.packed = packed
+        self.packed, self.buckets = packed, buckets
         self._longest = longest
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -72,7 +74,7 @@ class CausalLearner(nn.Module):
 
     def arranged(self, examples: Sequence[Example]) -> Inputs:
         """Arguments of `forward`: the targets, then what `logits` takes."""
-        return packed_row(examples) if self.packed else padded(examples)
+        return packed_row(examples) if self.packed else padded(examples, self.buckets)
 
 
 def packed_row(examples: Sequence[Example]) -> Inputs:
@@ -89,7 +91,7 @@ def packed_row(examples: Sequence[Example]) -> Inputs:
     return tuple(torch.from_numpy(each) for each in arrays)
 
 
-def padded(examples: Sequence[Example]) -> Inputs:
+def padded(examples: Sequence[Example], buckets: int = BUCKETS) -> Inputs:
     """targets (N); then of each bucket ids and mask (examples, length) and where in it (flat) a target is predicted.
 
     The shortest examples first, padded within their bucket alone. What is read of padding has no effect: it stands behind.
@@ -97,7 +99,7 @@ def padded(examples: Sequence[Example]) -> Inputs:
     order = sorted(examples, key=lambda each: each.num_read)
     targets: list[np.ndarray] = []
     inputs: list[Tensor] = []
-    for chosen in np.array_split(np.arange(len(order)), min(BUCKETS, len(order))):
+    for chosen in np.array_split(np.arange(len(order)), min(buckets, len(order))):
         bucket = [order[index] for index in chosen]
         ids, mask = padded_rows([each.ids[:-1] for each in bucket], 0)
         learned = np.zeros(ids.shape, dtype=bool)

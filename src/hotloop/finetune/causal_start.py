@@ -14,7 +14,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.adapters import check_lora, export_adapter
-from hotloop.finetune.causal import CausalLearner, CausalWork, why_not_packed
+from hotloop.finetune.causal import BUCKETS, CausalLearner, CausalWork, why_not_packed
 from hotloop.finetune.chats import Sources
 from hotloop.finetune.conduct import (
     CHECKED,
@@ -37,7 +37,7 @@ from hotloop.finetune.decoder import (
 from hotloop.finetune.encoder import check_ids, check_known, export
 from hotloop.finetune.pretrained import Warn
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
-from hotloop.finetune.work import steps_in_words
+from hotloop.finetune.work import steps_in_words, twice
 from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
@@ -98,11 +98,13 @@ def finetune_decoder(
         few = _few(train)
         shortest = min(few, key=lambda each: len(each.ids))
         check_reads_only_before(decoder.model, shortest.ids, config.model.path)
-        reason = why_not_packed(decoder.model, few, longest)
-        if reason is not None:
+        packs = config.model.packed
+        reason = why_not_packed(decoder.model, few, longest) if packs else "as it is asked for"
+        if packs and reason is not None:
             kind = type(decoder.model).__name__
             steps.warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")  # fmt: skip
-        model = CausalLearner(decoder.model, packed=reason is None, longest=longest)
+        buckets = BUCKETS if packs else 1
+        model = CausalLearner(decoder.model, packed=reason is None, longest=longest, buckets=buckets)  # fmt: skip
         work = CausalWork(config, model, train, held_out)
         identity = hashlib.sha256(vocabulary.tokenizer_json).hexdigest()
         fingerprint = f"{examples.fingerprint} {decoder.fingerprint} {identity} {reason is None} {vocabulary.tokenizer.chat_template}"
@@ -156,7 +158,9 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
         lines.append(
             f"{trained} weights of an adapter are trained, beside {sum(number for number, _ in every) - trained} that are not"
         )
-    return lines
+    return lines + twice(
+        *([each.ids.tobytes() for each in part] for part in (train, work.held_out))
+    )
 
 
 def _keep(

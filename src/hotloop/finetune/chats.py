@@ -67,7 +67,7 @@ def _read(config: CausalConfig, path: Path) -> tuple[list[Source], int, str]:
     """Examples, how many rows had none, the checksum of the file."""
     data = config.data
     file = read_text_file(path)
-    if path.suffix not in (*JSON_LINES, *TABLES):
+    if file.suffix not in (*JSON_LINES, *TABLES):
         if config.task == "instructions":
             raise UsageError(
                 "examples with prompts are read out of jsonl, csv or tsv",

@@ -12,7 +12,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig, FinetuneConfig, Task
 from hotloop.core.settings import load_settings, task_of
 from hotloop.finetune.tables import TABLES, TextFile, check_columns, table_rows
-from hotloop.finetune.tagged import is_tagged, tagged_columns, tags_of, word_spans
+from hotloop.finetune.tagged import tagged_columns, tags_of, word_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +31,46 @@ class InputRow:
         return word_spans(self.text) if self.words is None else self.words
 
 
-def columns_of(model: Path) -> ExamplesConfig:
-    """The names of columns that a run was given; the usual ones for any other directory. Raises `UsageError`."""
-    config = model / "config.yaml"
-    if (model / "config.json").is_file() or not config.is_file():
-        return ExamplesConfig(file="")
-    is_run = task_of(config) in get_args(Task)
-    return load_settings(config, kind=FinetuneConfig).config.data if is_run else ExamplesConfig(file="")  # fmt: skip
+def reading_of(model: Path, file: Path | None) -> tuple[ExamplesConfig, bool]:
+    """How a run read its examples, and whether words come before a text there; the usual way for any other directory.
+
+    The delimiter is that of a file with the ending of the run's, and `None` for any other. Raises `UsageError`.
+    """
+    path = model / "config.yaml"
+    is_run = path.is_file() and not (model / "config.json").is_file()
+    if not is_run or task_of(path) not in get_args(Task):
+        return ExamplesConfig(file=""), False
+    config = load_settings(path, kind=FinetuneConfig).config
+    suffix, of_words = Path(config.data.file).suffix.lower(), config.task.endswith("tokens")
+    is_alike = file is not None and file.suffix.lower() == suffix and not of_words
+    delimiter = (config.data.delimiter or TABLES.get(suffix, ",")) if is_alike else None
+    return config.data.model_copy(update={"delimiter": delimiter}), of_words
 
 
 def input_rows(
-    file: TextFile, config: ExamplesConfig, *, delimiter: str | None, label: str | None
+    file: TextFile, config: ExamplesConfig, *, label: str | None, of_words: bool = False
 ) -> list[InputRow]:
-    """config: names of the columns. label: that of the true labels, where it must be there. Raises `UsageError`."""
+    """config: names of the columns, and their delimiter where there is one. label: that of the true labels, where it must be there.
+
+    of_words: a row that has words and a text is its words. Raises `UsageError`.
+    """
     options = {} if label is None else {"--label": label}
-    if not file.is_json and file.path.suffix not in TABLES:
-        check_columns(file.path, ["text"], options)
-        if is_tagged(file):
-            return [_of_words(words, tags) for _, words, tags, _ in tagged_columns(file)]
-        return [InputRow({"text": line}, line) for line in file.text.splitlines()]
+    if not file.is_json and config.delimiter is None:
+        sentences = _sentences(file)
+        if sentences or file.suffix not in TABLES:
+            check_columns(file.path, ["text"], options)
+            return sentences or [InputRow({"text": line}, line) for line in file.lines]
     needed = options | ({} if file.is_json else {"--column": config.text})
-    rows = table_rows(file, delimiter=delimiter, columns=needed)
-    # a csv row of too many columns has them under None
-    named = ((n, {name: row[name] for name in row if name is not None}) for n, row in rows)
-    return [_of_row(row, config, f"{file.path}:{number}") for number, row in named]
+    rows = table_rows(file, delimiter=config.delimiter, columns=needed)
+    return [_of_row(row, config, f"{file.path}:{number}", of_words) for number, row in rows]
+
+
+def _sentences(file: TextFile) -> list[InputRow]:
+    """Of words with their tags; empty where the file has something else."""
+    try:
+        return [_of_words(words, tags) for _, words, tags, _ in tagged_columns(file)]
+    except UsageError:
+        return []
 
 
 def _of_words(words: Sequence[str], tags: tuple[str, ...] | None, row: Any = None) -> InputRow:
@@ -64,10 +80,10 @@ def _of_words(words: Sequence[str], tags: tuple[str, ...] | None, row: Any = Non
     return InputRow(row or {"text": text, "tags": list(tags or ())}, text, spans, tags)
 
 
-def _of_row(row: dict[str, Any], config: ExamplesConfig, where: str) -> InputRow:
-    """Of a table, or of jsonl: a text, or words where there is none."""
+def _of_row(row: dict[str, Any], config: ExamplesConfig, where: str, of_words: bool) -> InputRow:
+    """Of a table, or of jsonl: a text, or words where there is none or they come first."""
     words = row.get(config.words)
-    if config.text not in row and isinstance(words, list) and all(isinstance(w, str) for w in words):  # fmt: skip
+    if (of_words or config.text not in row) and isinstance(words, list) and all(isinstance(w, str) for w in words):  # fmt: skip
         return _of_words(words, _tags(row, config, where), row)
     check_columns(where, row, {"--column": config.text})
     text = "" if row[config.text] is None else str(row[config.text])

@@ -132,12 +132,15 @@ def attention(
     layout: Layout,
     dropout: float = 0.0,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: (1, heads, T, width of a head) to (1, T, heads, width of a head)."""
+    """As transformers calls it: (1, heads, T, width of a head) to (1, T, heads, width of a head). Raises `ValueError` for what it does not compute."""
     if torch.compiler.is_compiling():
         given = query, key, value, layout.tensors, 0, dropout, scaling, None
         return torch.ops.hotloop.attention(*given)[0], None
+    if sliding_window is not None and max(each.shape[2] for each in layout.masks) > sliding_window:
+        raise ValueError(f"its attention has a window of {sliding_window} tokens")
     _, heads, num, size = query.shape
     kind, on_cpu = query.dtype, query.device.type == "cpu"
     rows = torch.stack([each[0].transpose(0, 1) for each in (query, key, value)], 1)

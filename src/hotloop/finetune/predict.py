@@ -22,6 +22,7 @@ from hotloop.finetune.entities import entities_of
 from hotloop.finetune.input_rows import InputRow
 from hotloop.finetune.pretrained import check_directory, loading, tokenizer_json
 from hotloop.finetune.start import ENTITY_MODEL_DIRECTORY
+from hotloop.finetune.tagged import TAG, iob2
 from hotloop.finetune.tokens import padded_rows
 from hotloop.finetune.words import encode_words
 from hotloop.report.numbers import counted
@@ -91,6 +92,10 @@ def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], 
         raise UsageError(what, where=source, do="fine-tune it first: `hotloop train --task ...`")
     tokenizer_json(tokenizer, source)
     names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
+    if kind == "tokens" and not any(map(TAG.fullmatch, names)):
+        what = f"none of this model's labels is a tag of an entity: {', '.join(names[:10])}"
+        do = "name them B-KIND, I-KIND and O in `id2label` of its config.json"
+        raise UsageError(what, where=source, do=do)
     longest = min(longest_text(model) or MOST_TOKENS, tokenizer.model_max_length, MOST_TOKENS)
     files = [(each.name, each.stat()) for each in sorted(directory.expanduser().iterdir())]
     identity = [(name, found.st_size, found.st_mtime_ns) for name, found in files]
@@ -130,15 +135,16 @@ def predict(
 ) -> Iterator[list[Answer]]:
     """Answers in the order of the rows from `begin` on, some of them at a time. An empty text has none: `{}`."""
     num_cut, done = 0, begin * len(predictors)
+    by_words = any(own.kind == "tokens" for own in predictors)  # as both heads learned them
     for start in range(begin, len(rows), CHUNK):
         chunk = rows[start : start + CHUNK]
         answers: list[Answer] = [{} for _ in chunk]
         there = [number for number, each in enumerate(chunk) if each.text.strip()]
         texts = [chunk[number].text for number in there]
+        spans = [chunk[number].spans for number in there] if by_words else []
+        cut = 0
         for own in predictors:
-            spans = [chunk[number].spans for number in there] if own.kind == "tokens" else []
             ids, word_of, cut = _encoded(own, texts, spans)
-            num_cut += cut
             for place, logits in _computed(own, ids):
                 answers[there[place]] |= (
                     _entities(own, logits, word_of[place], spans[place], texts[place])
@@ -147,27 +153,29 @@ def predict(
                 )
                 done += 1
                 progress("predicting", done / len(predictors), len(rows), "")
+        num_cut += cut
         yield answers
     if num_cut:
         shortest = min(each.longest for each in predictors)
         warn(
-            f"longer than the model reads ({shortest} tokens), and cut: {counted(num_cut, 'text')}"
+            f"as long as what the model reads ({shortest} tokens), and perhaps cut: {counted(num_cut, 'text')}"
         )
 
 
 def _encoded(
     own: Predictor, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]
 ) -> tuple[list[np.ndarray], list[np.ndarray], int]:
-    """ids, words (of `tokens`), and how many texts fill the model."""
+    """ids, words (where there are spans), and how many texts fill the model."""
     if not texts:
         return [], [], 0
     words: list[np.ndarray] = []
-    if own.kind == "tokens":
+    if spans:
         pieces = [[text[a:b] for a, b in parts] for text, parts in zip(texts, spans, strict=True)]
         ids, words = encode_words(own.tokenizer, pieces, own.longest)
     else:
+        texts = [text.strip() for text in texts]  # as training reads them
         found = own.tokenizer(
-            list(texts), truncation=True, max_length=own.longest, return_attention_mask=False
+            texts, truncation=True, max_length=own.longest, return_attention_mask=False
         )
         ids = [np.asarray(each, dtype=np.int32) for each in found["input_ids"]]
     check_ids(ids, own.model, own.model.name_or_path)
@@ -226,6 +234,7 @@ def _entities(
         if word >= 0 and word != before:
             tags[word], sure[word] = own.names[int(best[place])], float(chances[place])
             before = word
+    tags = [tag if TAG.fullmatch(tag) else "O" for tag in tags]
     return {
         "entities": [
             {
@@ -235,6 +244,6 @@ def _entities(
                 "text": text[spans[first][0] : spans[last][1]],
                 "probability": round(min(sure[first : last + 1]), 6),
             }
-            for kind, first, last in entities_of(tags)
+            for kind, first, last in entities_of(iob2(tags, ""))
         ]
     }

@@ -188,7 +188,7 @@ def _tokenized(
 
     A prompt and its completion are tokenized as one text; the token that begins in the one and ends in the other is learned.
     """
-    digest = hashlib.sha256(f"marked {identity} {is_chat}".encode())
+    digest = hashlib.sha256(f"marked by place {identity} {is_chat}".encode())
     for each in marked:
         digest.update(hashlib.sha256(each.text.encode("utf-8", "surrogatepass")).digest())
         digest.update(repr(each.spans).encode())
@@ -200,16 +200,19 @@ def _tokenized(
             padding=False,
             return_attention_mask=False,
             return_token_type_ids=False,
+            return_special_tokens_mask=True,
             return_offsets_mapping=True,
         )
         ends_with = None if is_chat else tokenizer.eos_token_id
         ids: Tokens = []
         marks: Tokens = []
-        for own, places, each in zip(
-            made["input_ids"], made["offset_mapping"], marked, strict=True
-        ):
+        columns = (made[name] for name in ("input_ids", "offset_mapping", "special_tokens_mask"))
+        for own, places, special, each in zip(*columns, marked, strict=True):
             at = np.asarray(places, dtype=np.int64).reshape(-1, 2)
-            inside = at[:, 1] > at[:, 0]
+            inside = np.asarray(special) == 0
+            for number in np.flatnonzero(inside & (at[:, 0] == at[:, 1])):
+                # spaces, which some tokenizers leave out of a token's place
+                at[number, 0] = at[number - 1, 1] if number else 0
             learned = np.zeros(len(own), dtype=bool)
             for begin, end in each.spans:
                 learned |= inside & (at[:, 1] > begin) & (at[:, 0] < end)

@@ -12,7 +12,7 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.core.settings import Settings
-from hotloop.finetune.classifier import Classifier, why_not_packed
+from hotloop.finetune.classifier import BUCKETS, Classifier, why_not_packed
 from hotloop.finetune.conduct import (
     CHECKED,
     MODEL_DIRECTORY,
@@ -32,7 +32,7 @@ from hotloop.finetune.tokens import Tokens, tokenized
 from hotloop.finetune.two_heads import TwoHeads
 from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.finetune.words import tokenized_words
-from hotloop.finetune.work import FinetuneWork, Labelled, steps_in_words
+from hotloop.finetune.work import FinetuneWork, Labelled, steps_in_words, twice
 from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
@@ -88,8 +88,10 @@ def build_work(
             check_known(tokens, encoder.tokenizer, config.model.path)
         pairs = zip(examples.labels, words, strict=True)
         parts.append(Labelled(tokens, [head.label(label, own) for label, own in pairs]))
-    reason = why_not_packed(encoder.model, parts[0].tokens[:CHECKED], head)
-    if reason is not None:
+    few = [max((ids for part in parts for ids in part.tokens), key=len), *parts[0].tokens]
+    packs = config.model.packed
+    reason = why_not_packed(encoder.model, few[:CHECKED], head) if packs else "as it is asked for"
+    if packs and reason is not None:
         kind = type(getattr(encoder.model, "sequence", encoder.model)).__name__
         warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")
     pad_id = encoder.tokenizer.pad_token_id
@@ -100,7 +102,13 @@ def build_work(
             do="give it one: `tokenizer.add_special_tokens({'pad_token': '[PAD]'})`, then `save_pretrained`",
         )
     replace_dropout(encoder.model)
-    model = Classifier(encoder.model, packed=reason is None, pad_id=pad_id or 0, head=head)
+    model = Classifier(
+        encoder.model,
+        packed=reason is None,
+        pad_id=pad_id or 0,
+        head=head,
+        buckets=BUCKETS if packs else 1,
+    )
     used = None
     if model.packed and not config.optimizer.weight_decay:  # which moves the rows that nobody reads
         embedding = encoder.model.get_input_embeddings()
@@ -131,7 +139,7 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> 
         lines.append(
             f"as long as `model.max_tokens` {config.model.max_tokens}, and perhaps cut: {counted(cut, 'text')}"
         )
-    return lines
+    return lines + twice(dataset.train.texts, dataset.held_out.texts)
 
 
 def _of(config: FinetuneConfig, dataset: Dataset) -> str:

@@ -27,8 +27,17 @@ class TextFile:
     sha256: str
 
     @property
+    def suffix(self) -> str:
+        return self.path.suffix.lower()
+
+    @property
     def is_json(self) -> bool:
-        return self.path.suffix in JSON_LINES
+        return self.suffix in JSON_LINES
+
+    @property
+    def lines(self) -> list[str]:
+        """As a file has them: `str.splitlines` also ends one where a text has U+2028, U+0085 or a form feed."""
+        return [line.removesuffix("\n") for line in io.StringIO(self.text, newline=None)]
 
 
 def read_text_file(path: Path) -> TextFile:
@@ -57,7 +66,7 @@ def table_rows(
 
 
 def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> Iterator[Row]:
-    delimiter = TYPED_TABS.get(given or "", given) or TABLES.get(file.path.suffix, ",")
+    delimiter = TYPED_TABS.get(given or "", given) or TABLES.get(file.suffix, ",")
     option = "--delimiter" if "--column" in columns else "data.delimiter"
     if len(delimiter) != 1:
         raise UsageError(f"{delimiter!r} is no single character", where=option, do="for a tab, write `tab`")  # fmt: skip
@@ -74,6 +83,11 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
             raise UsageError(what, where=f"{file.path}:1", do=do)
         check_columns(file.path, names, columns)
         for row in reader:
+            more = row.pop(None, ())
+            if any(map(str.strip, more)):
+                what = f"{len(names) + len(more)} columns here, and {len(names)} in the first line"
+                do = f'a text that has {delimiter!r} in it stands in quotes: "..."'
+                raise UsageError(what, where=f"{file.path}:{reader.line_num}", do=do)
             yield reader.line_num, row
     except csv.Error as error:
         raise UsageError(

@@ -62,26 +62,16 @@ def tags_of(
     )
 
 
-def is_tagged(file: TextFile) -> bool:
-    """True where each line that is not empty has columns, the last of which is a tag."""
-    if file.is_json:
-        return False
-    lines = [line.split() for line in file.text.splitlines() if line.strip()]
-    return bool(lines) and all(
-        len(columns) > 1 and (columns[-1] == "O" or TAG.fullmatch(columns[-1]) is not None)
-        for columns in lines
-        if columns[0] not in ("-DOCSTART-", "#")
-    )
-
-
 def tagged_columns(file: TextFile) -> Iterator[Tagged]:
     """A word a line, its tag in the last column; an empty line ends a sentence."""
     words: list[str] = []
     tags: list[str] = []
     width = begin = 0
-    for number, line in enumerate([*file.text.splitlines(), ""], 1):
-        columns = [each.strip() for each in line.split("\t")] if "\t" in line else line.split()
-        if not any(columns) or columns[0] == "-DOCSTART-":
+    for number, line in enumerate([*file.lines, ""], 1):
+        # a space that does not break is part of a word
+        parts = line.split("\t") if "\t" in line else filter(None, line.split(" "))
+        columns = [each.strip(" ") for each in parts]
+        if not line.strip() or columns[0] == "-DOCSTART-":
             if words:
                 where = f"{file.path}:{begin}"
                 yield where, tuple(words), iob2(tags, where, file.path), {}

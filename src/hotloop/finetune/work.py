@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -54,7 +54,8 @@ class InMemory:
 
     @property
     def loader(self) -> Mapping[str, Any]:
-        layout = "packed" if self.model.packed else "length buckets"
+        buckets = "length buckets" if self.model.buckets > 1 else "padded"
+        layout = "packed" if self.model.packed else buckets
         return {"kind": "memory", "num_workers": 0, "order": "shuffled", "layout": layout}
 
 
@@ -165,6 +166,14 @@ def steps_in_words(num_examples: int, config: FinetuneLoop) -> str:
     each, steps = steps_per_epoch(num_examples, config.sequences_per_step), config.train.steps
     epochs = f"{steps / each:g} {'epoch' if steps == each else 'epochs'}"
     return f"{counted(each, 'step')} of {counted(config.sequences_per_step, 'example')} an epoch, {counted(steps, 'step')} in {epochs}"
+
+
+def twice(train: Iterable[Hashable], held_out: Sequence[Hashable]) -> list[str]:
+    """What to tell of held-out examples that are trained on, too."""
+    known = {*train}
+    num = sum(each in known for each in held_out)
+    what = "held out and trained on, too, so that measures look better than they are"
+    return [f"{what}: {counted(num, 'example')}"] if num else []
 
 
 @lru_cache(maxsize=2)

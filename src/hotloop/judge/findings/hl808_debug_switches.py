@@ -30,7 +30,6 @@ from hotloop.core.census import FILLED
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import NOTICEABLE
 
-
 _ADVICE = {
     "fill_uninitialized_memory": "set torch.utils.deterministic.fill_uninitialized_memory = False, deterministic "
     "algorithms stay",

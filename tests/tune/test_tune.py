@@ -166,19 +166,23 @@ def test_what_hangs_or_is_not_used_is_told_and_what_is_accepted_is_kept(
     assert "--batch-size=32 looked faster" in fixes["--batch-size=16"]["why"]
 
 
-ACCUMULATING = SCRIPT.replace("8 * 64", "8 * 100").replace(
-    """        loss.backward()
+ACCUMULATING = (
+    SCRIPT.replace("8 * 64", "8 * 100")
+    .replace(
+        """        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         time.sleep""",
-    """        (loss / args.accum).backward()
+        """        (loss / args.accum).backward()
         if number % args.accum == 0:
             optimizer.step()
             optimizer.zero_grad()
         time.sleep""",
-).replace(
-    'parser.add_argument("--hang"',
-    'parser.add_argument("--accum", type=int, default=4)\nparser.add_argument("--hang"',
+    )
+    .replace(
+        'parser.add_argument("--hang"',
+        'parser.add_argument("--accum", type=int, default=4)\nparser.add_argument("--hang"',
+    )
 )
 
 

@@ -118,7 +118,10 @@ def check(
 @pytest.mark.parametrize(
     ("kind", "task"),
     [
-        *((each, "SequenceClassification") for each in ("bert", "roberta", "electra", "distilbert")),
+        *(
+            (each, "SequenceClassification")
+            for each in ("bert", "roberta", "electra", "distilbert")
+        ),
         # Those of BERT: below, through the whole compiler.
         *((each, "TokenClassification") for each in ("roberta", "electra", "distilbert")),
     ],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import read_json, write_json
 from hotloop.core.measurement import COMPARABLE_KEYS, Environment
-from hotloop.hardware import limits
+from hotloop.hardware import device, limits
 from hotloop.hardware.device import (
     fast_dtypes,
     pick_device,
@@ -110,3 +111,14 @@ def test_looking_for_a_compiler_leaves_the_environment_as_it_is() -> None:
     program += "was = dict(os.environ); why(torch.device('cpu')); assert dict(os.environ) == was"
     env = {name: text for name, text in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
     subprocess.run([sys.executable, "-c", program], env=env, check=True)
+
+
+def test_a_compiler_that_works_is_asked_once_and_one_that_fails_again(tmp_path: Path) -> None:
+    compiler, asked, works = (tmp_path / name for name in ("c++", "asked", "works"))
+    compiler.write_text(f"#!/bin/sh\necho >> {asked}\ntest -e {works}\n")
+    compiler.chmod(0o755)
+    why = partial(device._why_it_does_not_compile, (str(compiler),), "")
+    assert why() == why() == f"the compiler {compiler} fails: no message"
+    works.touch()
+    assert why() is why() is None
+    assert len(asked.read_text().splitlines()) == 3

@@ -154,7 +154,9 @@ def test_keeping_products_is_between_keeping_all_and_computing_all_again(tiny_co
 
 
 def test_addresses_set_aside_for_kept_memory_are_not_counted(rehearse: Rehearse) -> None:
-    default, keep = (rehearse(*AVERAGED, f"train.host_memory={each}") for each in ("default", "keep"))
+    default, keep = (
+        rehearse(*AVERAGED, f"train.host_memory={each}") for each in ("default", "keep")
+    )
     assert keep.live_bytes == pytest.approx(default.live_bytes, rel=0.2)
     assert keep.steps_bytes < 2 * default.steps_bytes
 

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=8)
-parser.add_argument("--sleep-ms", type=float, default=6.0)
+parser.add_argument("--sleep-ms", type=float, default=10.0)
 parser.add_argument("--cheat", action="store_true")
 parser.add_argument("--unused-batch-size", type=int, default=8)
 parser.add_argument("--hang", action="store_true")
@@ -60,7 +60,7 @@ if __name__ == "__main__":
 """
 
 VARY = (
-    *("--vary", "--sleep-ms=1,24", "--parity", "sleep-ms=bitwise"),
+    *("--vary", "--sleep-ms=1,40", "--parity", "sleep-ms=bitwise"),
     *("--vary", "--cheat", "--parity", "cheat=bitwise"),
     *("--vary", "--batch-size=32", "--vary", "--bogus=1"),
 )
@@ -110,7 +110,7 @@ def test_values_are_kept_shown_refused_and_rejected_and_a_killed_call_goes_on(
     fixes = {each["name"]: each for each in found["fixes"]}
     assert {name: each["status"] for name, each in fixes.items()} == {
         "--sleep-ms=1": "kept",
-        "--sleep-ms=24": "stopped",  # no further than its first pairs
+        "--sleep-ms=40": "stopped",  # no further than its first pairs
         "--cheat on": "rejected",
         "--batch-size=32": "what_if",
         "--bogus=1": "failed",
@@ -120,8 +120,8 @@ def test_values_are_kept_shown_refused_and_rejected_and_a_killed_call_goes_on(
     statuses = [(each["name"], each["status"]) for each in found["fixes"]]
     assert [(each["optimization"], each["status"]) for each in found["trials"]] == statuses
     assert found["final"]["ratio"] == found["together"]["ratio"]
-    assert fixes["--sleep-ms=24"]["verdict"]["num_pairs"] == 2
-    assert fixes["--sleep-ms=24"]["verdict"]["ratio"] < 0.7
+    assert fixes["--sleep-ms=40"]["verdict"]["num_pairs"] == 2
+    assert fixes["--sleep-ms=40"]["verdict"]["ratio"] < 0.7
     assert "learns something else" in fixes["--cheat on"]["why"]
     assert "unrecognized arguments: --bogus=1" in fixes["--bogus=1"]["why"]
     larger = fixes["--batch-size=32"]  # of a fourth of the steps, compared per sample
@@ -141,7 +141,7 @@ def test_values_are_kept_shown_refused_and_rejected_and_a_killed_call_goes_on(
     assert all(each.stat().st_mtime < begun for each in trials.glob("*/pair-*/measurement.json"))
 
     (workdir / "train.py").write_text(SCRIPT + "# edited\n")
-    code, _ = tuned("--vary", "--sleep-ms=24", "--parity", "sleep-ms=bitwise", "--budget", "1s")
+    code, _ = tuned("--vary", "--sleep-ms=40", "--parity", "sleep-ms=bitwise", "--budget", "1s")
     assert code == ExitCode.USAGE  # another script, so nothing of that counts
     assert (workdir / "runs/tune-train-2").is_dir()
 
@@ -166,19 +166,23 @@ def test_what_hangs_or_is_not_used_is_told_and_what_is_accepted_is_kept(
     assert "--batch-size=32 looked faster" in fixes["--batch-size=16"]["why"]
 
 
-ACCUMULATING = SCRIPT.replace("8 * 64", "8 * 100").replace(
-    """        loss.backward()
+ACCUMULATING = (
+    SCRIPT.replace("8 * 64", "8 * 100")
+    .replace(
+        """        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         time.sleep""",
-    """        (loss / args.accum).backward()
+        """        (loss / args.accum).backward()
         if number % args.accum == 0:
             optimizer.step()
             optimizer.zero_grad()
         time.sleep""",
-).replace(
-    'parser.add_argument("--hang"',
-    'parser.add_argument("--accum", type=int, default=4)\nparser.add_argument("--hang"',
+    )
+    .replace(
+        'parser.add_argument("--hang"',
+        'parser.add_argument("--accum", type=int, default=4)\nparser.add_argument("--hang"',
+    )
 )
 
 

@@ -298,7 +298,7 @@ def test_pairs_of_sources_that_were_edited_since_are_not_gone_on_with(
     time.sleep(0.02)  # past the grain of a file's time
     commands = "python train.py", f"python {tmp_path / 'elsewhere.py'}"
     (work / "model.py").write_text("edited")
-    with pytest.raises(UsageError, match="model.py changed after this comparison began"):
+    with pytest.raises(UsageError, match=r"model.py changed after this comparison began"):
         hotloop.compare(*commands, out=out)
     (tmp_path / "elsewhere.py").write_text("edited")
     with pytest.raises(UsageError, match=r"elsewhere.py and 1 other file changed after"):

@@ -189,7 +189,8 @@ def compare(
         equal_steps=same_samples or arms[0].command == arms[1].command,
         workdir=start_of(directory, workdir),
         stop_now=is_up,
-        goes_on=lambda verdict: not (verdict.unit == "step" and verdict.doubts),  # which more pairs do not remove
+        # More pairs do not remove such doubts.
+        goes_on=lambda verdict: not (verdict.unit == "step" and verdict.doubts),
         progress=plain_lines(lambda text: note(f"{text}, {time.monotonic() - began:.0f} s in all")),
         on_pair=lambda pair: pairs_began.append(time.monotonic()),
     )

@@ -215,7 +215,8 @@ class MemoryWatch:
         self._written = self._now or 0
         limit, source = self._bound or (None, None)
         peak = self._peak()
-        if peak is not None and self._phases:  # of an older peak, what was given back before the training began
+        # Of an older peak, what was given back before the training began.
+        if peak is not None and self._phases:
             freed = peak - max(self._phases.values()) if peak <= (self._before or 0) else 0
             self._owners["freed"] = max(freed, 0)
         used = torch.cuda.memory_reserved(self.device) if on_device else self._used()

@@ -12,7 +12,6 @@ import re
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from statistics import median
 from types import CodeType, FrameType
 from typing import Any
 
@@ -24,8 +23,6 @@ from hotloop.probe.attach.watch import Watch
 USUAL = 4
 """How many of the last 8 steps may have one: a pass without gradients that is part of more (a teacher, a rollout)
 is no event that sets a step apart, and a forward like others, unless the module trains or the batch is of a loader that evaluates."""
-LONGER = 3.0
-"""Times as long as it is usually: then there is an evaluation beside it."""
 _CALLERS = 6
 """Frames, from the one that calls the model outward, in which an environment is looked for."""
 _MOST_KNOWN = 1000
@@ -52,8 +49,8 @@ class EvaluationWatch:
         """Ids of modules that went forward with gradients; a teacher does not."""
         self._of_trained = False
         """One of them made a pass of the evaluation that is open."""
-        self._recent: deque[tuple[int, float]] = deque(maxlen=8)
-        """Steps that were looked at, and seconds of the first evaluation in each."""
+        self._recent: dict[bool, deque[int]] = {each: deque(maxlen=8) for each in (False, True)}
+        """Steps that were looked at and had passes without gradients: those of what does not train, and evaluations that show as such."""
         self._playing: dict[tuple[CodeType, ...], bool] = {}
 
     def phase_of(self, module: Any) -> str:
@@ -111,11 +108,10 @@ class EvaluationWatch:
         seconds = self._ended - self._began
         evaluates = self.follows_batch or self._of_trained
         self.passes, self.follows_batch, self._of_trained = 0, False, False
-        now = watch.looked_at
-        if not self._recent or self._recent[-1][0] != now:
-            self._recent.append((now, seconds))
-        usual = [each for step, each in self._recent if step > now - 8]
-        is_part = len(usual) > USUAL and seconds <= LONGER * median(usual)
+        now, recent = watch.looked_at, self._recent[evaluates]
+        if not recent or recent[-1] != now:
+            recent.append(now)
+        is_part = sum(1 for step in recent if step > now - 8) > USUAL
         if is_part and not evaluates:
             watch.clock.move(seconds + 1e-6, "eval", "forward")  # no rest of rounding stays
             return

@@ -218,8 +218,8 @@ class LoaderWatch:
         watch = self._watch
         seen.gave(batch, waited, counting=watch.counting)
         if torch.is_grad_enabled() and not seen.evaluates:
-            size = getattr(iterator._index_sampler, "batch_size", None)  # else nobody says what a batch is
-            if isinstance(size, int):
+            size = getattr(iterator._index_sampler, "batch_size", None)
+            if isinstance(size, int):  # else nobody says what a batch is
                 samples = num_samples(iterator, batch) or size
                 watch.now.samples = (watch.now.samples or 0) + samples
         if torch.is_grad_enabled() and seen not in self._fetched:

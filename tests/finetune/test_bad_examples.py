@@ -69,6 +69,21 @@ def test_bad_examples_are_one_clear_error(
         read_dataset(ExamplesConfig(file=name, **settings), task=task)
 
 
+def test_a_kind_of_entity_is_no_label_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(line(label="good") + line(label="bad"))
+    (tmp_path / "b.jsonl").write_text(line(label="PER"))
+    config = ExamplesConfig(file=str(tmp_path / "a.jsonl"), held_out=str(tmp_path / "b.jsonl"))
+    with pytest.raises(UsageError, match="have the label `PER`, which no training example has"):
+        read_dataset(config, task="classification+tokens")
+
+
+def test_a_text_in_a_table_may_be_of_any_length(tmp_path: Path) -> None:
+    text = "so " * 50_000
+    (tmp_path / "a.csv").write_text(f"text,label\n{text},x\nshort,y\n")
+    found = read_dataset(ExamplesConfig(file=str(tmp_path / "a.csv"), held_out=0.0))
+    assert found.train.texts == (text.strip(), "short")
+
+
 def test_columns_words_and_spans_hold_the_same_examples(tmp_path: Path) -> None:
     words, tags = ("we", "met", "Anna", "Lee", "in", "Oslo", "."), ("O", "O", "B-PER", "I-PER", "O", "B-LOC", "O")  # fmt: skip
     pairs = list(zip(words, tags, strict=True))

@@ -25,7 +25,7 @@ from decoders import (
     write_lines,
     write_prompts,
 )
-from encoders import save_encoder
+from encoders import save_encoder, write_csv
 from safetensors.torch import load_file
 from tokenizers import processors
 
@@ -139,6 +139,15 @@ def test_only_what_the_assistant_says_is_learned(template: str, tmp_path: Path) 
     assert learned.replace("\n", "") == "blue<|im_end|>white<|im_end|>"
     # What stands behind the last of it is not even read.
     assert own.decode(example.ids).rstrip().endswith("white<|im_end|>")
+    assert counts == Counts()
+
+
+def test_what_the_template_puts_before_a_first_turn_is_not_learned(tmp_path: Path) -> None:
+    turns = [{"role": "assistant", "content": "hello there"}, *chat("sky", "blue")]
+    path = write_lines(tmp_path / "chats.jsonl", [{"messages": turns}])
+    (example,), counts = made(path, template="<|im_start|>system\nbe short<|im_end|>\n" + TEMPLATE)
+    learned = tokenizer().decode(example.ids[example.learned])
+    assert learned.replace("\n", "") == "hello there<|im_end|>blue<|im_end|>"
     assert counts == Counts()
 
 
@@ -364,6 +373,9 @@ def test_bad_examples_are_one_clear_error(
 def test_bad_settings_are_one_clear_error(job: list[str], tmp_path: Path, run: Run) -> None:
     out = ["--out", str(tmp_path / "run")]
     assert "reads at most 160 tokens" in run([*job, "model.max_tokens=200", *out], code=2)
+    decoder = ["--model", str(save_decoder("gpt2", tmp_path / "gpt2")), "model.max_tokens=200"]
+    labels = ["train", "--task", "sentiment", "--data", str(write_csv(tmp_path / "a.csv"))]
+    assert "reads at most 160 tokens" in run([*labels, *decoder, *out], code=2)
     assert "ends before what is learned" in run([*job, "model.max_tokens=2", *out], code=2)
     assert "one step takes 512 examples" in run([*job, "train.microbatch=512", *out], code=2)
     assert "`model.lora.alpha` has no effect" in run([*job, "model.lora.alpha=8", *out], code=2)

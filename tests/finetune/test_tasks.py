@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,12 @@ def test_numbers_are_learned(bert: Path, tmp_path: Path, run: Run) -> None:
     assert task["mae"] < 0.7
     config = transformers.AutoConfig.from_pretrained(tmp_path / "run/model")
     assert (config.problem_type, config.id2label) == ("regression", {0: "stars"})
+    held_out = tmp_path / "b.jsonl"  # of equal numbers, which have no r2
+    held_out.write_text('{"text": "good", "stars": 1.5}\n' * 2)
+    more = f"data.held_out={held_out}", "eval.metric=r2", "eval.export=best", "train.epochs=1"
+    shutil.rmtree(tmp_path / "run")
+    _, task = trained(run, tmp_path, "regression", path, "data.label=stars", *more)
+    assert task["r2"] is None
 
 
 def test_a_label_and_entities_are_learned_by_one_encoder(

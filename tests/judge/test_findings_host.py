@@ -242,6 +242,10 @@ def test_a_slow_start_needs_a_minute_and_a_run_whose_length_is_known() -> None:
     assert diagnose(script(steps(), slow)).findings == ()
     whole = only(script(steps(), slow, returncode=0), "HL806")
     assert whole.gain_at_most == pytest.approx(106 / 6)
+    left_out = steps(each=lambda n, r: replace(r, left_out=3, left_out_s=0.3))
+    assert only(script(left_out, slow, returncode=0), "HL806").gain_at_most == pytest.approx(
+        124 / 24
+    )
     planned = only(script(steps(), replace(slow, planned_steps=5000)), "HL806")
     assert planned.evidence["start_fraction"] == pytest.approx(100 / 600)
     assert diagnose(script(steps(), replace(slow, planned_steps=10_000))).findings == ()

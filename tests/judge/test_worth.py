@@ -96,6 +96,14 @@ def test_the_rest_of_an_epoch_is_a_lower_limit() -> None:
     assert judged(two).remaining_steps == 440
 
 
+def test_steps_that_were_left_out_are_steps_of_the_epoch() -> None:
+    records = steps(
+        num=60, each=lambda n, r: replace(r, step=4 * n, left_out=3, tags=("epoch",) * (n == 10))
+    )
+    census = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=1000),))
+    assert remaining_steps(judged_run(script(records, census))).steps == 1000 - (237 - 40)
+
+
 def test_iterators_of_one_loader_are_one_loader_and_others_do_not_count() -> None:
     """Two epochs of 64 batches, the second one cut off; every tenth step evaluates."""
     each = replace(LOADER, per_epoch=64)

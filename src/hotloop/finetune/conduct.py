@@ -190,8 +190,9 @@ def _chosen(run: Run, config: FinetuneLoop, training: Finished) -> Evaluated:
     if not found:
         return Evaluated(training, None)
     last = chosen = found[-1]
-    if config.eval.export == "best":
-        step = best_step(held_out_losses(run.evals_file, run.metric))
+    losses = held_out_losses(run.evals_file, run.metric)
+    if config.eval.export == "best" and losses:  # none where no evaluation has the metric, as r2 of equal numbers
+        step = best_step(losses)
         chosen = next(each for each in reversed(found) if each.step == step)
         if chosen.step != last.step:
             best = store.of_step(run.checkpoints, step)

@@ -81,7 +81,9 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
 
 def longest_text(model: Any) -> int | None:
     """Tokens that a model with learned positions reads."""
-    table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    base = model.base_model
+    table = getattr(getattr(base, "embeddings", None), "position_embeddings", None)
+    table = getattr(base, "wpe", None) if table is None else table  # GPT-2's
     if not isinstance(table, nn.Embedding):
         return None
     return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)

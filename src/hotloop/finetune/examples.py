@@ -208,16 +208,16 @@ def _refuse_unknown(
     file: str, task: Task, labels: Sequence[Any], classes: Sequence[str], kinds: Sequence[str]
 ) -> None:
     """Raises `UsageError` for held-out labels that are not learned."""
-    found: set[str] = set()
+    found, found_kinds = set[str](), set[str]()
     if task == "classification":
         found = set(labels)
     elif task == "multilabel":
         found = {name for own in labels for name in own}
     elif task.endswith("tokens"):
         every_tag = labels if task == "tokens" else [tags for _, tags in labels]
-        found = {tag[2:] for tags in every_tag for tag in tags} - {""}
-        found |= set() if task == "tokens" else {label for label, _ in labels}
-    if unknown := sorted(found - {*classes, *kinds}):
+        found_kinds = {tag[2:] for tags in every_tag for tag in tags} - {""}
+        found = set() if task == "tokens" else {label for label, _ in labels}
+    if unknown := sorted((found - {*classes}) | (found_kinds - {*kinds})):
         raise UsageError(
             f"the held-out examples have the label `{unknown[0]}`, which no training example has",
             where=file,

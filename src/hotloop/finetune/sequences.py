@@ -152,8 +152,13 @@ def _span_reader(tokenizer: Any) -> Callable[[tuple[Message, ...]], tuple[Marked
         for number, message in enumerate(chat):
             if message["role"] != "assistant":
                 continue
-            before = written(chat[:number], asks=True) if number else ""
             until = text if number == len(chat) - 1 else written(chat[: number + 1])
+            if number:
+                before = written(chat[:number], asks=True)
+            elif (said := message["content"].strip()) and said in until:
+                before = until.rpartition(said)[0]  # nothing asks for the first turn
+            else:
+                before = until
             pairs = enumerate(zip(text, before, strict=False))
             begin = next((at for at, (a, b) in pairs if a != b), min(len(text), len(before)))
             # The header that asks for an answer may have more than is kept of it, but no less.

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,7 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
     option = "--delimiter" if "--column" in columns else "data.delimiter"
     if len(delimiter) != 1:
         raise UsageError(f"{delimiter!r} is no single character", where=option, do="for a tab, write `tab`")  # fmt: skip
+    csv.field_size_limit(sys.maxsize)  # a text of any length is cut where the model's ends
     reader = csv.DictReader(io.StringIO(file.text, newline=""), delimiter=delimiter, strict=True)
     try:
         names = [str(name) for name in reader.fieldnames or ()]

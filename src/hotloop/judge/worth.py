@@ -100,7 +100,7 @@ def remaining_steps(run: JudgedRun) -> Remaining:
         # At most: it may have gone on from a checkpoint, and have made some before.
         return Remaining(left, f"at most {left:,} of {planned:,} steps are left")
     if epoch := _steps_of_epoch(run):
-        since = next((i + 1 for i, r in enumerate(reversed(records)) if "epoch" in r.tags), made)
+        since = next((made - r.step for r in reversed(records) if "epoch" in r.tags), made)
         left = -since % epoch
         if not left:
             return Remaining(None, "an epoch has just ended, how many follow is not known")

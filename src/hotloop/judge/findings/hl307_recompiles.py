@@ -78,6 +78,7 @@ def _by_compile_time(run: JudgedRun) -> float:
     census = run.census
     if census.compile_s is None or not census.num_recompiles:
         return 0.0
-    wall = math.fsum(record.wall_s for record in run.measurement.records)
+    records = run.measurement.records
+    wall = math.fsum(record.wall_s + (record.left_out_s or 0.0) for record in records)
     again = census.num_recompiles / max(census.num_graphs or 0, census.num_recompiles)
     return min(census.compile_s / wall, 1.0) * again if wall > 0 else 0.0

@@ -32,7 +32,8 @@ def find(run: JudgedRun) -> Found | None:
     if census.planned_steps is not None:
         stepping = census.planned_steps * run.breakdown.wall_s / run.breakdown.num_steps
     elif run.measurement.returncode == 0:
-        stepping = math.fsum(record.wall_s for record in run.measurement.records)
+        records = run.measurement.records
+        stepping = math.fsum(record.wall_s + (record.left_out_s or 0.0) for record in records)
     else:
         return None
     share = census.start_s / (census.start_s + stepping)

@@ -191,7 +191,9 @@ def _chosen(run: Run, config: FinetuneLoop, training: Finished) -> Evaluated:
         return Evaluated(training, None)
     last = chosen = found[-1]
     losses = held_out_losses(run.evals_file, run.metric)
-    if config.eval.export == "best" and losses:  # none where no evaluation has the metric, as r2 of equal numbers
+    if (
+        config.eval.export == "best" and losses
+    ):  # none where no evaluation has the metric, as r2 of equal numbers
         step = best_step(losses)
         chosen = next(each for each in reversed(found) if each.step == step)
         if chosen.step != last.step:

@@ -93,6 +93,17 @@ def test_whatever_the_lengths_no_example_reads_another(
             torch.testing.assert_close(gradients[name], p.grad, atol=1e-5, rtol=1e-5, msg=name)
 
 
+def test_one_text_as_long_as_the_model_is_filled_up_within_its_positions() -> None:
+    settings = config("bert")
+    settings.max_position_embeddings = 27
+    model = transformers.AutoModelForSequenceClassification.from_config(settings).eval()
+    ids = np.arange(5, 32)
+    classifier = Classifier(model, packed=True, pad_id=0)
+    found = classifier.logits(*classifier.arranged([ids])[1])
+    alone = model(input_ids=torch.from_numpy(ids)[None]).logits
+    torch.testing.assert_close(found, alone, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
 def test_encoders_whose_head_reads_the_first_token_are_packed(kind: str) -> None:
     assert why_not_packed(model_of(kind), examples()[0][:4]) is None

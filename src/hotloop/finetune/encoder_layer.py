@@ -86,10 +86,10 @@ class _Layer(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             wo, bo, wu, bu, wd, bd = (each.to(kind) for each in weights[6:12])
             g1, c1, g2, c2 = weights[12:]
-            w, b = _joined(weights[:6:2], kind), _joined(weights[1:6:2], kind)
+            w, b = _joined(weights[:6:2], kind), torch.cat(weights[1:6:2]).to(kind)
             low = x.to(kind)
-            rows = torch.addmm(b, low, w.t()).view(-1, size).index_select(0, layout.there)
-            found, groups = attended(rows.float(), layout, rates[0], size**-0.5, first=first)
+            rows = torch.addmm(b, low, w.t()).view(-1, size).float()
+            found, groups = attended(rows, layout, rates[0], size**-0.5, first=first)
             a = found.to(kind).view(-1, *shape)
             r1, unit1 = _added(x[layout.starts] if first else x, torch.addmm(bo, a, wo.t()), rates[1])  # fmt: skip
             y1, mean1, rstd1 = torch.native_layer_norm(r1, shape, g1, c1, eps[0])
@@ -118,8 +118,8 @@ class _Layer(torch.autograd.Function):
             dh = times(dr1, unit1).to(kind)
             of_behind = _of_weight(dh, a)
             da = (dh @ wo).view(-1, size).float()
-            cells = attended_backward(da, groups, layout, size**-0.5, first=first)
-            rows = cells.to(kind).index_select(0, layout.back).view(len(low), -1)
+            rows = attended_backward(da, groups, layout, size**-0.5, first=first)
+            rows = rows.to(kind).view(len(low), -1)
             dx = dr1.new_zeros(low.shape).index_copy_(0, layout.starts, dr1) if first else dr1
             of_inputs = zip(*(each.chunk(3) for each in _of_weight(rows, low)), strict=True)
             dx = _plus(dx, rows, w)
@@ -129,8 +129,10 @@ class _Layer(torch.autograd.Function):
 
 def _joined(weights: tuple[Tensor, ...], kind: torch.dtype) -> Tensor:
     """One product with all of them takes less than one with each."""
-    shape = sum(map(len, weights)), *weights[0].shape[1:]
-    return torch.cat(weights, out=weights[0].new_empty(shape, dtype=kind))
+    joined = weights[0].new_empty(sum(map(len, weights)), weights[0].shape[1], dtype=kind)
+    for own, weight in zip(joined.split([*map(len, weights)]), weights, strict=True):  # type: ignore[no-untyped-call]
+        own.copy_(weight)  # `torch.cat` takes longer where it converts
+    return joined
 
 
 def _of_weight(gradient: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:

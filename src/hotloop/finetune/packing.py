@@ -1,7 +1,8 @@
 """Examples one after the other in one row, and attention that stays inside each, computed for examples of similar length together.
 
 The tokens of a step are padded for the products of attention alone, within groups of similar length; all else
-is computed once per token. The row is filled up to a multiple of `FULL` with one more example that nothing reads:
+is computed once per token. The row is filled up to a multiple of `FULL` with one more example that nothing reads (one example
+alone is made longer, and its attention masked):
 oneDNN makes a new kernel for each new number of rows, which took a quarter of the time of the products in bf16.
 """
 
@@ -47,6 +48,12 @@ class Layout:
     tensors: Sequence[Tensor] = ()
     """For compiled layers: `there`, `back`, all masks in one, and the shape of each, so many of them whatever the groups."""
 
+    @property
+    def is_one(self) -> bool:
+        """One example, whose rows are the cells in another order."""
+        mask = self.masks[0]
+        return mask.shape[2] == self.num_tokens and 3 * mask.numel() == len(self.back)
+
     def with_tensors(self) -> Layout:
         shapes = torch.zeros(
             len(WIDTHS) + 1, 2, dtype=torch.int64
@@ -76,12 +83,13 @@ def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]
     lengths = [len(tokens[index]) for index in order]
     fill = -sum(lengths) % FULL
     parts = [tokens[index] for index in order] + [np.repeat(tokens[0][:1], fill)]
-    sizes = np.array([*lengths, fill] if fill else lengths)
+    is_one = len(lengths) == 1
+    sizes = np.array([lengths[0] + fill] if is_one else [*lengths, fill] if fill else lengths)
     starts = np.cumsum(sizes) - sizes
     of = np.repeat(np.arange(len(sizes)), sizes)
     column = np.arange(len(of)) - starts[of]
     groups = np.searchsorted(WIDTHS, sizes)
-    groups[-1] = groups[max(len(sizes) - 2, 0)] if fill else groups[-1]
+    groups[-1] = groups[max(len(lengths) - 1, 0)] if fill else groups[-1]
     masks, there, back, cells = [], [], np.empty((len(of), heads), dtype=np.int64), 0
     head = np.arange(heads)
     for group in dict.fromkeys(groups.tolist()):
@@ -94,9 +102,11 @@ def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]
         first = cells + (of[own] - inside[0]) * width * heads + column[own]
         back[own] = first[:, None] + head * width
         cells += rows.size * heads
-        shut = np.where(real, np.float32(0), np.float32(-np.inf))
+        is_open = real & (np.arange(width) < lengths[0])
+        shut = np.where(is_open, np.float32(0), np.float32(-np.inf))
         masks.append(torch.from_numpy(np.repeat(shut, heads, 0)[:, None]))
     ids = np.concatenate(parts).astype(np.int64)
+    column[len(ids) - fill :] = np.arange(fill)  # a model has positions for its longest text alone
     which = np.arange(3)[:, None]
     arrays = (
         ids[None],
@@ -146,69 +156,89 @@ def attention(
     rows = torch.stack([each[0].transpose(0, 1) for each in (query, key, value)], 1)
     # small products: what bf16 saves on a CPU is less than what it costs
     rows = (rows.float() if on_cpu else rows).view(-1, size)
-    cells: Tensor = _Spread.apply(rows, layout.there, layout.back)  # type: ignore[no-untyped-call]
     scale = size**-0.5 if scaling is None else scaling
     with torch.autocast(query.device.type, enabled=False):
         if dropout and on_cpu:  # torch's own takes far longer with dropout
-            found = attended(cells, layout, dropout, scale)[0]
+            found = attended(rows, layout, dropout, scale)[0]
         else:
             outputs = []
             with nullcontext() if on_cpu else sdpa_kernel(WITHOUT_CUDNN):
-                for mask, *own in in_groups(cells, layout):
+                for mask, *own in in_groups(rows, layout):
                     q, k, v = (each.view(-1, heads, *each.shape[1:]) for each in own)
                     closed = mask.view(-1, heads, 1, mask.shape[2]).to(q.dtype)
                     out = F.scaled_dot_product_attention(q, k, v, closed, dropout, scale=scale)
-                    outputs.append(out.reshape(-1, size))
-            found = torch.cat(outputs).index_select(0, layout.back_of_one())
+                    outputs.append(out.flatten(0, 1))
+            found = _gathered(outputs, layout)
     return found.view(1, num, heads, size).to(kind), None
 
 
-def in_groups(cells: Tensor, layout: Layout) -> Iterator[tuple[Tensor, ...]]:
-    """Mask, queries, keys and values of each group; (examples x heads, width, width of a head) the last three."""
+def in_groups(rows: Tensor, layout: Layout) -> Iterator[tuple[Tensor, ...]]:
+    """Mask, queries, keys and values of each group; (examples x heads, width, width of a head) the last three. `rows`: (tokens x 3 x heads, width of a head)."""
+    size = rows.shape[1]
+    if layout.is_one:
+        yield layout.masks[0], *rows.view(layout.num_tokens, 3, -1, size).permute(1, 2, 0, 3)
+        return
+    where = layout.there, layout.back
+    cells = _Spread.apply(rows, *where) if rows.requires_grad else rows.index_select(0, where[0])  # type: ignore[no-untyped-call]
     sizes = [mask.numel() for mask in layout.masks]
-    parts = (each.split(sizes) for each in cells.chunk(3))  # type: ignore[no-untyped-call]
+    parts = (each.split(sizes) for each in cells.chunk(3))
     for mask, *own in zip(layout.masks, *parts, strict=True):
-        yield mask, *(each.view(len(mask), -1, cells.shape[1]) for each in own)
+        yield mask, *(each.view(len(mask), -1, size) for each in own)
+
+
+def _gathered(found: Sequence[Tensor], layout: Layout) -> Tensor:
+    """(tokens x heads, width of a head) of what each group has, (examples x heads, width, width of a head)."""
+    size = found[0].shape[2]
+    if layout.is_one:
+        return found[0].transpose(0, 1).reshape(-1, size)
+    return torch.cat([each.reshape(-1, size) for each in found]).index_select(0, layout.back_of_one())  # fmt: skip
 
 
 def attended(
-    cells: Tensor, layout: Layout, p: float, scale: float, *, first: bool = False
+    rows: Tensor, layout: Layout, p: float, scale: float, *, first: bool = False
 ) -> tuple[Tensor, list[Any]]:
     """For each token (with `first` the first one of each example) and head a row of attention within its example.
 
     And what `attended_backward` takes, five for each group: queries, keys, values, weights, and by what dropout multiplied them.
     """
     found, groups = list[Tensor](), list[Any]()
-    for mask, q, k, v in in_groups(cells, layout):
+    for mask, q, k, v in in_groups(rows, layout):
         q = q[:, :1] if first else q
         weights = torch.baddbmm(mask, q, k.mT, alpha=scale).softmax(-1)
         units = kept_units(weights.shape, p) if p else None
-        found.append(torch.bmm(times(weights, units), v).view(-1, v.shape[2]))
+        found.append(torch.bmm(times(weights, units), v))
         groups += q, k, v, weights, units
-    rows = torch.cat(found)
     if first:
-        num_heads = len(layout.back) // layout.num_tokens // 3
-        return rows[: len(layout.starts) * num_heads], groups
-    return rows.index_select(0, layout.back_of_one()), groups
+        size, num_heads = rows.shape[1], len(rows) // layout.num_tokens // 3
+        return torch.cat(found).view(-1, size)[: len(layout.starts) * num_heads], groups
+    return _gathered(found, layout), groups
 
 
 def attended_backward(
     gradient: Tensor, groups: Sequence[Any], layout: Layout, scale: float, *, first: bool
 ) -> Tensor:
-    """The gradient of `cells`."""
+    """The gradient of `rows`."""
     size, found = gradient.shape[1], []
-    sizes = [each.shape[0] * each.shape[1] for each in groups[::5]]
-    where = torch.arange(len(gradient)) if first else layout.back_of_one()
-    rows = gradient.new_zeros(sum(sizes), size).index_copy_(0, where, gradient)  # 0 for no token
-    for number, part in enumerate(rows.split(sizes)):  # type: ignore[no-untyped-call]
+    if layout.is_one and not first:
+        parts = [gradient.view(layout.num_tokens, -1, size).transpose(0, 1)]
+    else:
+        where = torch.arange(len(gradient)) if first else layout.back_of_one()
+        sizes = [each.shape[0] * each.shape[1] for each in groups[::5]]
+        cells = gradient.new_zeros(sum(sizes), size).index_copy_(
+            0, where, gradient
+        )  # 0 for no token
+        parts = [part.view(q.shape) for part, q in zip(cells.split(sizes), groups[::5], strict=True)]  # type: ignore[no-untyped-call]  # fmt: skip
+    for number, part in enumerate(parts):
         q, k, v, weights, units = groups[5 * number : 5 * number + 5]
-        part = part.view(q.shape)
         slopes = times(torch.bmm(part, v.mT), units)
         slopes = torch._softmax_backward_data(slopes, weights, -1, weights.dtype).mul_(scale)
         of_q = F.pad(torch.bmm(slopes, k), (0, 0, 0, k.shape[1] - q.shape[1]))
         of_v = torch.bmm(times(weights, units).mT, part)
         found.append([of_q, torch.bmm(slopes.mT, q), of_v])
-    return torch.cat([each.view(-1, size) for kind in zip(*found, strict=True) for each in kind])
+    if layout.is_one:
+        return torch.stack(found[0]).permute(2, 0, 1, 3).reshape(-1, size)
+    cells = torch.cat([each.view(-1, size) for kind in zip(*found, strict=True) for each in kind])
+    return cells.index_select(0, layout.back)
 
 
 def times(x: Tensor, units: Tensor | None) -> Tensor:

@@ -254,3 +254,48 @@ Trainer(Model(), arguments, train_dataset=data).train()
     assert ended.census.microbatches == 2.0
     assert all(record.samples is not None for record in ended.steps)
     assert 7 <= sum(record.samples or 0 for record in ended.steps) / 40 <= 9
+
+
+VALIDATES = """
+from torch.utils.data import DataLoader, TensorDataset
+class Valid(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+def optimize(x): optimizer.zero_grad(); criterion(model(x), x[:, :1]).backward(); optimizer.step()
+data, criterion = torch.ones(40, 8), torch.nn.MSELoss()
+train_loader, valid_loader = DataLoader(TensorDataset(data), batch_size=4), DataLoader(Valid(data), batch_size=8)
+model, optimizer = build()
+for epoch in range(5):
+    model.train()
+    for x in {batches}: optimize(x[0])
+    {mode}
+    for (x,) in valid_loader:
+        {forward}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "passes"), [("model.eval()", [10, 20, 30, 40]), ("pass", [20, 30, 40])]
+)
+def test_a_loader_from_which_nothing_goes_backward_evaluates_though_gradients_are_on(  # type: ignore[no-untyped-def]
+    run, mode: str, passes: list[int]
+) -> None:
+    """In training mode that is known at the end of the first time alone."""
+    forward = "criterion(model(x), x[:, :1])"
+    ended = run(VALIDATES.format(batches="train_loader", mode=mode, forward=forward))
+    trains = {use.dataset: use.trains for use in ended.census.loaders}
+    assert trains == {"TensorDataset": True, "Valid": False}
+    assert {record.samples for record in ended.steps} == {4}
+    assert [r.step for r in ended.steps if r.host.get("eval", 0.0) > 0.05] == passes
+    assert [r.step for r in ended.steps if "eval" in r.tags] == passes
+    if mode != "pass":  # with its loss: one evaluation each
+        assert [use.num for use in ended.census.evaluations] == [4]
+
+
+def test_a_loader_that_evaluates_does_not_train_where_no_loader_does(run) -> None:  # type: ignore[no-untyped-def]
+    forward = "with torch.no_grad(): criterion(model(x), x[:, :1])"
+    source = VALIDATES.format(batches="data.reshape(10, 1, 4, 8)", mode="pass", forward=forward)
+    ended = run(source)
+    assert [use.trains for use in ended.census.loaders] == [False]
+    assert {record.samples for record in ended.steps} == {None}

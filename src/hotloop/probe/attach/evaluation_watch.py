@@ -3,7 +3,8 @@
 A pass without gradients evaluates if its module is in evaluation mode, or follows a batch of a loader
 that is iterated for that. Else it is a forward like others: a teacher's labels. So is one in most
 steps by a module that does not train, and that of an agent that plays, in whatever mode: an environment is at hand where it
-is called, and no function there evaluates.
+is called, and no function there evaluates. Where gradients are left on, a pass evaluates in evaluation mode after a batch of a
+loader from which nothing goes backward.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class EvaluationWatch:
         """Passes of the evaluation that is open: `over` has something to do only where there are some."""
         self.follows_batch = False
         """A loader gave batches for it."""
+        self.with_gradients = False
+        """The last batch came from a loader that evaluates, and gradients were on."""
+        self.in_eval_mode = False
+        """A module in evaluation mode went forward with gradients since the last batch or pass backward."""
         self.saw_eval: Callable[[], None] = lambda: None
         self.trained: set[int] = set()
         """Ids of modules that went forward with gradients; a teacher does not."""
@@ -52,6 +57,10 @@ class EvaluationWatch:
         self._recent: dict[bool, deque[int]] = {each: deque(maxlen=8) for each in (False, True)}
         """Steps that were looked at and had passes without gradients: those of what does not train, and evaluations that show as such."""
         self._playing: dict[tuple[CodeType, ...], bool] = {}
+
+    def takes_part(self, module: Any) -> bool:
+        """Whether a forward with gradients, after a batch of a loader that evaluates, evaluates: the model, or a loss."""
+        return not module.training or next(module.parameters(), None) is None
 
     def phase_of(self, module: Any) -> str:
         """The phase of a forward without gradients that is about to begin."""
@@ -108,6 +117,7 @@ class EvaluationWatch:
         seconds = self._ended - self._began
         evaluates = self.follows_batch or self._of_trained
         self.passes, self.follows_batch, self._of_trained = 0, False, False
+        self.with_gradients = False
         now, recent = watch.looked_at, self._recent[evaluates]
         if not recent or recent[-1] != now:
             recent.append(now)

@@ -51,6 +51,8 @@ class LoaderWatch:
         """With gradients enabled, since the last pass of any kind."""
         self._looked_at: list[LoaderSeen] = []
         """The same before it, where that pass was without gradients."""
+        self._unproven = self._taken_back = 0
+        """Samples counted since the last pass backward, and those that are not counted since they seem to evaluate."""
 
     def install(self) -> None:
         """Hook torch's loader."""
@@ -77,10 +79,14 @@ class LoaderWatch:
         """What was fetched since the last pass trains; or before it, where a teacher looked first."""
         for seen in self._fetched or self._looked_at:
             seen.trains, seen.evaluates = True, False
+        if self._taken_back and self._looked_at and not self._fetched:
+            self._watch.now.samples = (self._watch.now.samples or 0) + self._taken_back
         self._fetched, self._looked_at = [], []
+        self._unproven = self._taken_back = 0
+        self._evaluations.in_eval_mode = False
 
     def went_without_gradients(self) -> None:
-        """A forward without gradients: one loader that was fetched, and never trained, evaluates.
+        """A forward without gradients, or nothing that goes backward: one loader that was fetched, and never trained, evaluates.
 
         Several at once are the two halves of a training batch, of which one is labelled just now.
         """
@@ -88,7 +94,15 @@ class LoaderWatch:
             return
         if len(self._fetched) == 1 and not self._fetched[0].trains:
             self._fetched[0].evaluates = True
+            self._take_samples_back()
         self._fetched, self._looked_at = [], self._fetched
+
+    def _take_samples_back(self) -> None:
+        now = self._watch.now
+        left = max((now.samples or 0) - self._unproven, 0)
+        # Where no loader trains, nobody knows how many samples a step takes.
+        now.samples = left if left or any(each.trains for each in self._all()) else None
+        self._unproven, self._taken_back = 0, self._taken_back + self._unproven
 
     def uses(self) -> tuple[LoaderUse, ...]:
         """For the census; may be called from another thread."""
@@ -166,6 +180,8 @@ class LoaderWatch:
         seed = getattr(iterator, "_base_seed", None)
         if workers and isinstance(seed, int):
             self._seeds[seed] = seen
+        if seen.evaluates and torch.is_grad_enabled():
+            self._watch.clock.move(seconds, "data_wait", "eval")  # starting its workers
         self._iterators[iterator] = seen
         self._asked.pop(iterator, None)
 
@@ -179,24 +195,39 @@ class LoaderWatch:
             watch.tried(self._note_epoch, asked[0], iterator, time.perf_counter() - asked[1])
         if watch.resting:
             return original(iterator)
-        seen = self._iterators.get(iterator)
-        evaluates = not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
+        seen, evaluations = self._iterators.get(iterator), self._evaluations
+        if evaluations.in_eval_mode and seen in self._fetched:
+            watch.tried(self.went_without_gradients)  # it is asked again, and nothing went backward
+        evaluations.in_eval_mode = False
+        grad = torch.is_grad_enabled()
+        evaluates = not grad or (seen is not None and seen.evaluates)
+        evaluations.with_gradients = grad and evaluates
         before, self._current = self._current, seen
         depth = watch.enter("eval" if evaluates else "data_wait")
         if evaluates:
-            self._evaluations.begin()
-            self._evaluations.follows_batch = True
+            evaluations.begin()
+            evaluations.follows_batch = True
         start = time.perf_counter()
         try:
             batch = original(iterator)
+        except StopIteration:
+            watch.tried(self._note_end, seen)
+            raise
         finally:
             self._current = before
             watch.leave(depth)
             if evaluates:
-                self._evaluations.end()
+                evaluations.end()
         if seen is not None:
             watch.tried(self._note_batch, seen, iterator, batch, time.perf_counter() - start)
         return batch
+
+    def _note_end(self, seen: LoaderSeen | None) -> None:
+        """All batches were given: what nothing went backward from by now evaluates."""
+        if seen in self._fetched:
+            self.went_without_gradients()
+        elif seen in self._looked_at:
+            self._looked_at.remove(seen)
 
     def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """A batch made in this process is pinned by it, too. Calls itself for what is inside the batch.
@@ -222,6 +253,7 @@ class LoaderWatch:
             if isinstance(size, int):  # else nobody says what a batch is
                 samples = num_samples(iterator, batch) or size
                 watch.now.samples = (watch.now.samples or 0) + samples
+                self._unproven += samples
         if torch.is_grad_enabled() and seen not in self._fetched:
             self._fetched.append(seen)
         if not seen.evaluates:

@@ -40,6 +40,7 @@ def watch_passes(
     def went_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if evaluations.passes:
             evaluations.over()
+        evaluations.in_eval_mode |= not module.training
         if watch.step < LOOKS or watch.step % EVERY == 0:
             evaluations.trained.add(id(module))
             watch.tried(saw_forward, module, args, kwargs)
@@ -97,6 +98,8 @@ def watched_call(
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
         grad = grad_enabled()
+        if grad and evaluations.with_gradients:
+            grad = not watch.tried(evaluations.takes_part, self)
         phase = "forward" if grad else evaluations.phase_of(self)
         depth = watch.enter(phase)
         if depth < 0:
@@ -107,9 +110,9 @@ def watched_call(
             result = original(self, *args, **kwargs)
         finally:
             watch.leave(depth)
-        if phase == "eval":
-            evaluations.end()
-        elif grad and done is not None:
+            if phase == "eval":
+                evaluations.end()  # also of a pass that raises: what the script does then may evaluate on
+        if grad and done is not None:
             watch.guarded(done, self, args, kwargs)
         return result
 

@@ -402,6 +402,8 @@ def test_own_code_counts_only_for_its_lines_and_without_collections() -> None:
     gc = CollectionUse(num=60, seconds=60 * 0.018, num_full=60, full_s=60 * 0.018)
     collected = replace(HEALTHY, lines=lines(("unattributed", "train", 0.2)), collections=gc)
     assert codes(diagnose(script(steps(OWN), collected))) == ["HL804"]
+    inside = replace(collected, collections=replace(gc, outside_s=0.0))  # of the phases
+    assert sorted(codes(diagnose(script(steps(OWN), inside)))) == ["HL801", "HL804"]
     once = replace(collected, collections=replace(gc, num=1, num_full=1))
     assert diagnose(script(steps(OWN), once)).findings == ()
 

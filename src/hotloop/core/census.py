@@ -141,6 +141,8 @@ class CollectionUse:
     full_s: float
     site: str | None = None
     """The place of most full ones, in the user's own code."""
+    outside_s: float | None = None
+    """Of these seconds, outside of every phase. `None`: not observed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from hotloop.core.census import Census, LineUse
+from hotloop.core.census import Census, CollectionUse, LineUse
 from hotloop.judge.judged_run import JudgedRun
 from hotloop.judge.thresholds import ENOUGH_SAMPLES, NOTICEABLE
 
@@ -101,7 +101,8 @@ def own_code(run: JudgedRun) -> OwnCode | str | None:
     if not lines:
         return None
     # Of the probe there is no more in it than it is in any phase: its work is in none.
-    outside = run.exposed(max(run.host("unattributed") - run.collection_share(), 0.0))
+    collected = run.collection_share() * _outside(census.collections)
+    outside = run.exposed(max(run.host("unattributed") - collected, 0.0))
     seen = _fraction(lines)
     if outside < NOTICEABLE or seen <= 0:
         return None
@@ -144,6 +145,13 @@ def own_code(run: JudgedRun) -> OwnCode | str | None:
         places=tuple((name, _fraction(groups[name]) / of_kind) for name in named),
         num_places=len(groups),
     )
+
+
+def _outside(seen: CollectionUse | None) -> float:
+    """The part of the time of collections that is outside of every phase; all of it where that was not seen."""
+    if seen is None or seen.outside_s is None or seen.seconds <= 0:
+        return 1.0
+    return seen.outside_s / seen.seconds
 
 
 def _computing_between(census: Census) -> float:

@@ -46,8 +46,9 @@ _KERNELS = ("nccl", "rccl")
 _WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _NO_WORK = ("Stream Wait", "Event Sync", "Context Sync", "Stream Sync")
 """In a torch that does not tell the activity's type, synchronizing is listed among what the device did."""
-STARTED_IN_NS = 100_000
-"""Python's part of an operation: the time since the last one ended, up to this much."""
+STARTED_IN_NS = 20_000
+"""Python's part of an operation: the time since the last one ended, up to this much. What takes longer is the script's own
+code beside it."""
 
 
 @dataclass(frozen=True, slots=True)

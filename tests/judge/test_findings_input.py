@@ -460,6 +460,16 @@ def test_five_samples_are_needed_to_tell_of_own_code(
     assert any("fewer than 5 samples" in line for line in diagnosis.not_examined) is (not expected)
 
 
+@pytest.mark.parametrize(("num", "told"), [(20, False), (500, True)])
+def test_own_code_in_stretches_too_short_for_samples_is_told_as_such(num: int, told: bool) -> None:  # noqa: FBT001
+    """Samples that fell there came late, and into the next phase."""
+    census = replace(HEALTHY, lines=lines(("forward", "train", 0.9)), num_samples=num)
+    diagnosis = diagnose(script(steps(OWN), census))
+    assert diagnosis.findings == ()
+    line = "the script's own code between the phases: 20% of the time is in stretches of Python too short"
+    assert any(each.startswith(line) for each in diagnosis.not_examined) is told
+
+
 def test_a_line_that_holds_little_of_it_is_not_said_to_be_the_place() -> None:
     parts = [("unattributed", "train", 0.02)] * 10
     spread = replace(HEALTHY, lines=lines(*parts), num_samples=1000)

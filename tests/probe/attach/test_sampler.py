@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
+import time
 from pathlib import Path
 
+import pytest
+
 import warm_python
-from hotloop.probe.attach.sampler import Sampler
+from hotloop.probe.attach.sampler import FINE_S, FineSwitching, Sampler
 from hotloop.probe.attach.sites import Sites, module_of
 from hotloop.probe.attach.watch import Watch
 
@@ -19,6 +24,7 @@ def test_line_in_which_the_probe_was_at_work_is_not_counted(tmp_path: Path) -> N
     watch.leave(depth)
     sampler.close_step(0, counted=True)
     assert [(line.phase, line.inside) for line in sampler.lines()] == [("unattributed", None)]
+    sampler.stop()
     assert sampler.counted == 1
     assert {line.site.rpartition(":")[0] for line in sampler.lines()} == {Sites().short(__file__)}
 
@@ -62,6 +68,60 @@ def test_no_garbage_is_collected_while_frames_of_another_thread_are_read(tmp_pat
     script.write_text(WALKED)
     done = warm_python.run([str(script), str(tmp_path)], env=dict(os.environ), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "[] True\n"), done.stderr
+
+
+def test_python_in_short_stretches_has_the_samples_that_fell_in_them(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+model[0].register_forward_hook(lambda *_: time.sleep(0.002))
+def count():
+    until = time.perf_counter() + 0.003
+    while time.perf_counter() < until: pass
+for _ in range(400):
+    train(model, optimizer, 1)
+    count()
+""")
+    counted = ended.counted
+    spent = sum(record.host["unattributed"] for record in counted)
+    share = spent / sum(record.wall_s for record in counted)
+    seen = sum(line.fraction for line in ended.census.lines if line.function == "count")
+    assert share > 0.3
+    assert seen > share / 2
+
+
+def test_the_switch_interval_is_short_only_while_no_other_thread_computes() -> None:
+    usual, over = sys.getswitchinterval(), threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    def look(thread: threading.Thread) -> float:
+        assert thread.ident is not None
+        for _ in range(5):
+            frames = sys._current_frames()
+            switching.look({thread.ident: frames[thread.ident]}, threading.get_ident())
+            time.sleep(0.001)
+        return sys.getswitchinterval()
+
+    switching = FineSwitching()
+    waiting = threading.Thread(target=over.wait)
+    computing = threading.Thread(target=compute)
+    for each in (waiting, computing):
+        each.start()
+    try:
+        assert look(waiting) == pytest.approx(FINE_S)
+        assert look(computing) == usual
+        again = FineSwitching()
+        again.look({}, threading.get_ident())
+        assert sys.getswitchinterval() == pytest.approx(FINE_S)
+        again.end()
+        again.look({}, threading.get_ident())
+        assert sys.getswitchinterval() == usual
+    finally:
+        over.set()
+        for each in (waiting, computing):
+            each.join()
 
 
 def test_code_that_torch_generated_is_nobodys_own() -> None:

@@ -1,7 +1,8 @@
 """A thread that looks where the stepping thread is, 25 times a second.
 
-A sample is a phase, the innermost line of the user's own code, and what that line was calling. Its
-own cost is measured by the thread's CPU clock: while it runs, the script's Python does not.
+A sample is a phase, the innermost line of the user's own code, and what that line was calling. It is late by as long as
+another thread holds on to Python (`FineSwitching`). Its own cost is measured by the thread's CPU clock: while it runs, the
+script's Python does not.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ import gc
 import inspect
 import os
 import sys
+import threading
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from types import CodeType, FrameType
 
 from hotloop.core.census import LineUse
-from hotloop.probe.attach.sites import line_of, module_of
+from hotloop.probe.attach.sites import line_of, module_of, outward
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.background import Background
 
 EVERY_S = 0.04
 SHOWN = 60
+FINE_S = 0.0005
+MOST_CROWDED = 0.05
+"""Share of the samples in which other threads may compute."""
 
 COLLECTS_ANYWHERE = sys.version_info < (3, 12)
 """Making a frame's object may collect garbage. What that runs lets the other thread go on, whose frame may then be gone:
@@ -39,6 +45,7 @@ class Sampler:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.background = Background("hotloop-sampler", self._turn, watch.note_now, first_s=EVERY_S)
+        self._switching = FineSwitching()
         self._pending: defaultdict[int, Counter[Key]] = defaultdict(Counter)
         self._whole: Counter[Key] = Counter()
         self.counted = 0
@@ -50,6 +57,15 @@ class Sampler:
         if samples and counted:
             self._whole.update(samples)
             self.counted += sum(samples.values())
+
+    def stop(self) -> None:
+        self.background.stop()
+        self._switching.end()
+
+    def forked(self) -> None:
+        """In a child."""
+        self.background.forked()
+        self._switching.end()
 
     def clear(self) -> None:
         self._pending.clear()
@@ -76,6 +92,7 @@ class Sampler:
 
     def _turn(self) -> float | None:
         if not self._watch.active:
+            self._switching.end()
             return None
         holds = COLLECTS_ANYWHERE and gc.isenabled()
         if holds:
@@ -89,7 +106,9 @@ class Sampler:
 
     def _sample(self) -> None:
         watch = self._watch
-        frame = sys._current_frames().get(watch.thread)
+        frames = sys._current_frames()
+        self._switching.look(frames, watch.thread)
+        frame = frames.get(watch.thread)
         if frame is None or watch.resting:
             return
         step, phase = watch.step, watch.clock.innermost
@@ -116,3 +135,52 @@ def _feeds(frame: FrameType) -> bool:
     by = frame.f_back
     is_generator = bool(code.co_flags & inspect.CO_GENERATOR) and code.co_name != "<genexpr>"
     return is_generator and by is not None and not by.f_code.co_filename.endswith(_MANAGERS)
+
+
+class FineSwitching:
+    """A shorter switch interval of Python's, for as long as no other thread than the one that steps computes in it.
+
+    A sample waits until the thread that steps lets go: after the usual 5 ms, or where it calls C. Of Python in shorter stretches
+    none would be seen, and what is called after them would have their samples. Where other threads compute, the
+    interval is part of how they share Python with the training, and stays what it is.
+    """
+
+    def __init__(self) -> None:
+        self._usual_s: float | None = None
+        """What it was before."""
+        self._is_over = False
+        self._looks = self._crowded = 0
+
+    def look(self, frames: Mapping[int, FrameType], stepping: int) -> None:
+        """frames: of each thread. stepping: the thread that steps."""
+        both = (stepping, threading.get_ident())
+        others = (frame for thread, frame in frames.items() if thread not in both)
+        self._looks += 1
+        self._crowded += not all(map(_waits, others))
+        if self._crowded > 1 + MOST_CROWDED * self._looks:
+            self._put_back()
+        elif self._usual_s is None and not self._is_over:
+            if (usual := sys.getswitchinterval()) > FINE_S:
+                self._usual_s = usual
+                sys.setswitchinterval(FINE_S)
+
+    def end(self) -> None:
+        """For good."""
+        self._is_over = True
+        self._put_back()
+
+    def _put_back(self) -> None:
+        """As it was, where nobody has set another one since."""
+        usual, self._usual_s = self._usual_s, None
+        if usual is not None and abs(sys.getswitchinterval() - FINE_S) < 1e-6:
+            sys.setswitchinterval(usual)
+
+
+_OWN_THREAD = Background._run.__code__
+
+
+def _waits(frame: FrameType) -> bool:
+    """Whether a thread waits for another one, or is the probe's own."""
+    if frame.f_code.co_filename == threading.__file__:
+        return True
+    return any(each.f_code is _OWN_THREAD for each in outward(frame))

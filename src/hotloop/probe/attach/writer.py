@@ -104,7 +104,7 @@ class Writer:
         self._done = True
         self.background.stop()
         watch.tried(self._parts.profiler.abandon)
-        self._parts.sampler.background.stop()
+        self._parts.sampler.stop()
         with self._lock:
             if not self._write_all(finished=True, stopped=stopped):
                 return

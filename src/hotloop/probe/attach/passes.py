@@ -15,6 +15,7 @@ from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.step_calls import Step
 from hotloop.probe.attach.watch import RESTS, Watch
 from hotloop.probe.background import Background
+from hotloop.probe.scaled_loss import ScaledLoss
 
 BLOCKS = 5
 REPEATS = 300
@@ -128,6 +129,8 @@ def _watch_backward(
     watch: Watch, boundary: Boundary, evaluations: EvaluationWatch, saw_backward: Callable[[], None]
 ) -> None:
     read = torch._C.TensorBase.item
+    scaled = ScaledLoss()
+    scaled.install()
 
     def backward(original: Any, *args: Any, **kwargs: Any) -> Any:
         if not watch.here() or watch.clock.innermost in ("backward", "data_wait", RESTS):
@@ -142,7 +145,7 @@ def _watch_backward(
         loss = args[0] if args else None
         # On a device it would have to be waited for.
         if isinstance(loss, torch.Tensor) and loss.is_cpu and loss.numel() == 1:
-            value = read(loss)
+            value = read(scaled.unscaled(loss))
             if isinstance(value, (int, float)):  # no complex number
                 watch.now.losses.append(value)
         saw_backward()

@@ -29,6 +29,7 @@ from hotloop.core.census import CollectionUse, LineUse, PaddingUse
 from hotloop.core.judgement import Finding
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import diagnose
+from hotloop.judge.worker_count import worker_count
 from hotloop.optimizations.loader_workers import LOADER_WORKERS
 
 SERIAL = {"num_workers": 0, "fetch_s": 0.03, "collate_s": 0.003}
@@ -341,6 +342,30 @@ def test_the_share_of_restarts_is_that_of_whole_epochs() -> None:
     assert found(script(steps(each=each), replace(HEALTHY, loaders=(loader,))), "HL108") is None
     unknown = replace(loader, per_epoch=None)
     assert found(script(steps(each=each), replace(HEALTHY, loaders=(unknown,))), "HL108") is None
+
+
+def test_epochs_that_a_loop_leaves_early_are_as_long_as_they_are() -> None:
+    nominal = replace(restarting(0.4).census.loaders[0], per_epoch=1000)
+    early = replace(restarting(0.4), census=replace(HEALTHY, loaders=(nominal,)))
+    share = only(early, "HL108").evidence["restart_fraction"]
+    assert share == pytest.approx(0.4 / (0.4 + 20 * 0.1), rel=0.01)
+    drawn = tuple(replace(record, left_out=9, left_out_s=0.9) for record in early.records)
+    assert found(replace(early, records=drawn), "HL108") is None
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_a_loader_that_starts_anew_for_each_batch_needs_no_workers(workers: int) -> None:
+    """`next(iter(loader))`: workers would be started for every batch."""
+    use = {**SERIAL, "num_workers": workers, "wait_s": None, "wait_p99_s": None, "num_epochs": 80}
+    started = waiting(0.03, use)
+    finding = only(started, "HL101")
+    assert "Make the iterator once" in finding.advice
+    assert "num_workers" not in finding.advice
+    assert finding.evidence["new_iterators"] == 80
+    assert started.census is not None
+    assert worker_count(started.census) is None
+    once = found(waiting(0.03, {**use, "per_epoch": 1}), "HL101")  # of a single batch: an epoch each
+    assert once is None or "Make the iterator once" not in once.advice
 
 
 def test_first_waits_like_the_others_are_no_restart() -> None:

@@ -299,3 +299,19 @@ def test_a_loader_that_evaluates_does_not_train_where_no_loader_does(run) -> Non
     ended = run(source)
     assert [use.trains for use in ended.census.loaders] == [False]
     assert {record.samples for record in ended.steps} == {None}
+
+
+def test_a_loader_that_starts_anew_for_each_batch_is_seen_to(run) -> None:  # type: ignore[no-untyped-def]
+    starts = {}
+    for name, batch in {"anew": "next(iter(loader))", "once": "next(batches)"}.items():
+        ended = run(f"""
+loader = torch.utils.data.DataLoader(torch.ones(400, 8), batch_size=4, shuffle=True)
+batches = iter(loader)
+model, optimizer = build()
+for _ in range(30):
+    optimizer.zero_grad(); model({batch}).square().mean().backward(); optimizer.step()
+""")
+        (use,) = ended.census.loaders
+        assert use.trains
+        starts[name] = use.starts_anew
+    assert starts == {"anew": True, "once": False}

@@ -315,3 +315,25 @@ for _ in range(30):
         assert use.trains
         starts[name] = use.starts_anew
     assert starts == {"anew": True, "once": False}
+
+
+def test_ending_the_workers_of_an_epoch_that_is_left_early_is_waiting_for_data(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        time.sleep(0.04)
+        return torch.ones(8)
+model, optimizer = build()
+loader = torch.utils.data.DataLoader(Slow(), num_workers=1, multiprocessing_context="fork")
+for _ in range(16):
+    for x in loader:
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+        break  # its worker is in the middle of the next batch
+""")
+    spent = {
+        phase: sum(record.host.get(phase, 0.0) for record in ended.counted)
+        for phase in ("data_wait", "unattributed")
+    }
+    assert len(ended.counted) == 6
+    assert spent["unattributed"] < 0.2 * spent["data_wait"]

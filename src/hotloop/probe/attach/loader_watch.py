@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import pin_memory as torch_pinning
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from hotloop.core.census import LoaderUse
 from hotloop.probe import entry
@@ -62,6 +62,7 @@ class LoaderWatch:
         entry.around_call(_BaseDataLoaderIter, "__init__", self._begin)
         entry.around_call(_BaseDataLoaderIter, "_reset", self._begin)
         entry.around_call(_BaseDataLoaderIter, "__next__", self._advance)
+        entry.around_call(_MultiProcessingDataLoaderIter, "_shutdown_workers", self._end)
         entry.around_call(torch_pinning, "pin_memory", self._pin)
 
     def fetched_here(self, fetched: Fetched) -> None:
@@ -199,9 +200,8 @@ class LoaderWatch:
         if evaluations.in_eval_mode and seen in self._fetched:
             watch.tried(self.went_without_gradients)  # it is asked again, and nothing went backward
         evaluations.in_eval_mode = False
-        grad = torch.is_grad_enabled()
-        evaluates = not grad or (seen is not None and seen.evaluates)
-        evaluations.with_gradients = grad and evaluates
+        evaluates = _evaluates(seen)
+        evaluations.with_gradients = evaluates and torch.is_grad_enabled()
         before, self._current = self._current, seen
         depth = watch.enter("eval" if evaluates else "data_wait")
         if evaluates:
@@ -221,6 +221,11 @@ class LoaderWatch:
         if seen is not None:
             watch.tried(self._note_batch, seen, iterator, batch, time.perf_counter() - start)
         return batch
+
+    def _end(self, original: Any, iterator: Any) -> Any:
+        """It ends its workers: where the script leaves an epoch early, as soon as nothing holds the iterator."""
+        phase = "eval" if _evaluates(self._iterators.get(iterator)) else "data_wait"
+        return self._watch.timed(phase, original, (iterator,), {})
 
     def _note_end(self, seen: LoaderSeen | None) -> None:
         """All batches were given: what nothing went backward from by now evaluates."""
@@ -259,6 +264,10 @@ class LoaderWatch:
         if not seen.evaluates:
             self._padding.from_loader = True
             self._padding.look(batch, seen.site)
+
+
+def _evaluates(seen: LoaderSeen | None) -> bool:
+    return not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
 
 
 def _weakly(dataset: Any) -> Callable[[], Any]:

@@ -2,7 +2,8 @@
 
 What it means. Between training steps the model is evaluated without gradients, and that takes a
 visible share of the whole. A pass without gradients is taken for evaluating if its module is in evaluation
-mode, or follows a batch of a loader that is iterated without gradients: an agent that plays does not.
+mode, or follows a batch of a loader that is iterated without gradients: an agent that plays does not. Where gradients were left on,
+a pass is one that follows a batch of a loader from which nothing goes backward.
 
 Evidence. `evaluation_fraction`: seconds of it over wall time, from one evaluation to the last, so over
 whole intervals (a run that ended by itself: over all of it); reported from 0.15. `num_evaluations`

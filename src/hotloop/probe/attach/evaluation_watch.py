@@ -3,8 +3,8 @@
 A pass without gradients evaluates if its module is in evaluation mode, or follows a batch of a loader
 that is iterated for that. Else it is a forward like others: a teacher's labels. So is one in most
 steps by a module that does not train, and that of an agent that plays, in whatever mode: an environment is at hand where it
-is called, and no function there evaluates. Where gradients are left on, a pass evaluates in evaluation mode after a batch of a
-loader from which nothing goes backward.
+is called, and no function there evaluates. Where gradients are left on, a pass evaluates after a batch of a loader from which
+nothing goes backward.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EvaluationWatch:
         self.follows_batch = False
         """A loader gave batches for it."""
         self.with_gradients = False
-        """The last batch came from a loader that evaluates, and gradients were on."""
+        """Gradients are on, and the last batch came from a loader that evaluates."""
         self.in_eval_mode = False
         """A module in evaluation mode went forward with gradients since the last batch or pass backward."""
         self.saw_eval: Callable[[], None] = lambda: None
@@ -58,12 +58,8 @@ class EvaluationWatch:
         """Steps that were looked at and had passes without gradients: those of what does not train, and evaluations that show as such."""
         self._playing: dict[tuple[CodeType, ...], bool] = {}
 
-    def takes_part(self, module: Any) -> bool:
-        """Whether a forward with gradients, after a batch of a loader that evaluates, evaluates: the model, or a loss."""
-        return not module.training or next(module.parameters(), None) is None
-
     def phase_of(self, module: Any) -> str:
-        """The phase of a forward without gradients that is about to begin."""
+        """The phase of a forward that is about to begin, without gradients or with ones that nothing needs."""
         watch = self._watch
         if not watch.here():
             return "eval"

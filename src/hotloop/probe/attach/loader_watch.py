@@ -233,6 +233,7 @@ class LoaderWatch:
             self.went_without_gradients()
         elif seen in self._looked_at:
             self._looked_at.remove(seen)
+        self._evaluations.with_gradients = False
 
     def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """A batch made in this process is pinned by it, too. Calls itself for what is inside the batch.

@@ -98,9 +98,7 @@ def watched_call(
             if is_torchs and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
-        grad = grad_enabled()
-        if grad and evaluations.with_gradients:
-            grad = not watch.tried(evaluations.takes_part, self)
+        grad = grad_enabled() and not evaluations.with_gradients
         phase = "forward" if grad else evaluations.phase_of(self)
         depth = watch.enter(phase)
         if depth < 0:

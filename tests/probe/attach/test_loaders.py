@@ -337,3 +337,21 @@ for _ in range(16):
     }
     assert len(ended.counted) == 6
     assert spent["unattributed"] < 0.2 * spent["data_wait"]
+
+
+def test_lists_that_one_function_makes_loaders_of_and_another_iterates_are_told_apart(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+def made(items): return torch.utils.data.DataLoader(items, batch_size=4)
+def epoch(loader, learns):
+    for x in loader:
+        loss = model(x).square().mean()
+        if learns: optimizer.zero_grad(); loss.backward(); optimizer.step()
+train_loader, valid_loader = made(list(torch.ones(40, 8))), made(list(torch.ones(80, 8)))
+for _ in range(4):
+    epoch(train_loader, True)
+    with torch.no_grad(): epoch(valid_loader, False)
+""")
+    seen = {use.trains: (use.num_epochs, use.per_epoch) for use in ended.census.loaders}
+    assert seen == {True: (4, 10), False: (4, 20)}
+    assert ended.census.training_batches() == ended.census.counted_steps

@@ -127,14 +127,14 @@ class LoaderWatch:
     def _all(self) -> list[LoaderSeen]:
         return [seen for kept in list(self._seen.values()) for _, seen in list(kept)]
 
-    def _of_dataset(self, key: tuple[Any, ...], dataset: Any) -> LoaderSeen | None:
+    def _of_dataset(self, key: tuple[Any, ...], loader: Any, dataset: Any) -> LoaderSeen | None:
         """The same dataset's; or that of one which is gone, and which this one replaces."""
         kept = self._seen.get(key, [])
         for number, (held, seen) in enumerate(kept):
             if held() is dataset:
                 return seen
             if held() is None and number == len(kept) - 1:
-                kept[number] = (_weakly(dataset), seen)
+                kept[number] = (_weakly(loader), seen)
                 return seen
         return None
 
@@ -168,10 +168,10 @@ class LoaderWatch:
         place = self._watch.sites.place(caller())
         # By line: the interpreter moves within a line's instructions once it has specialized them.
         key = (_line(made), _line(place), type(dataset), workers, loader.batch_size)
-        seen = self._of_dataset(key, dataset)
+        seen = self._of_dataset(key, loader, dataset)
         if seen is None:
             seen = LoaderSeen(loader, made or place, self._watch.sites)
-            self._seen.setdefault(key, []).append((_weakly(dataset), seen))
+            self._seen.setdefault(key, []).append((_weakly(loader), seen))
         if not self._watch.resting:
             seen.began_epoch(loader, seconds)
         if name is not None:
@@ -271,11 +271,13 @@ def _evaluates(seen: LoaderSeen | None) -> bool:
     return not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
 
 
-def _weakly(dataset: Any) -> Callable[[], Any]:
+def _weakly(loader: Any) -> Callable[[], Any]:
+    """Its dataset, as long as that lives."""
     try:
-        return ref(dataset)
-    except TypeError:  # a list, for one: not to be told from others
-        return lambda: None
+        return ref(getattr(loader, "dataset", None))
+    except TypeError:  # a list, for one: as long as the loader does
+        by = ref(loader)
+        return lambda: getattr(by(), "dataset", None)
 
 
 def _line(place: Place | None) -> tuple[CodeType, int] | None:

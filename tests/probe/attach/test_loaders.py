@@ -355,3 +355,22 @@ for _ in range(4):
     seen = {use.trains: (use.num_epochs, use.per_epoch) for use in ended.census.loaders}
     assert seen == {True: (4, 10), False: (4, 20)}
     assert ended.census.training_batches() == ended.census.counted_steps
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_loader_whose_gradients_are_found_without_a_pass_backward_does_not_evaluate(  # type: ignore[no-untyped-def]
+    run, mode: str
+) -> None:
+    ended = run(f"""
+loader = torch.utils.data.DataLoader(torch.ones(40, 8), batch_size=4)
+model, optimizer = build()
+model.{mode}()
+weights = list(model.parameters())
+for epoch in range(4):
+    for x in loader:
+        for weight, slope in zip(weights, torch.autograd.grad(model(x).square().mean(), weights)):
+            weight.grad = slope
+        optimizer.step()
+""")
+    assert not any(record.host.get("eval") for record in ended.steps)
+    assert {record.samples for record in ended.steps} == {4}

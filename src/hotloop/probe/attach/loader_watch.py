@@ -49,6 +49,8 @@ class LoaderWatch:
         self._pinning = False
         self._fetched: list[LoaderSeen] = []
         """With gradients enabled, since the last pass of any kind."""
+        self._since = -1
+        """The step in which the first of these was."""
         self._looked_at: list[LoaderSeen] = []
         """The same before it, where that pass was without gradients."""
         self._unproven = self._taken_back = 0
@@ -197,7 +199,7 @@ class LoaderWatch:
         if watch.resting:
             return original(iterator)
         seen, evaluations = self._iterators.get(iterator), self._evaluations
-        if evaluations.in_eval_mode and seen in self._fetched:
+        if evaluations.in_eval_mode and self._learns_nothing(seen):
             watch.tried(self.went_without_gradients)  # it is asked again, and nothing went backward
         evaluations.in_eval_mode = False
         evaluates = _evaluates(seen)
@@ -227,9 +229,13 @@ class LoaderWatch:
         phase = "eval" if _evaluates(self._iterators.get(iterator)) else "data_wait"
         return self._watch.timed(phase, original, (iterator,), {})
 
+    def _learns_nothing(self, seen: LoaderSeen | None) -> bool:
+        """Whether neither a pass backward nor an update (of gradients that were found otherwise) came after its batches."""
+        return seen in self._fetched and self._watch.step == self._since
+
     def _note_end(self, seen: LoaderSeen | None) -> None:
         """All batches were given: what nothing went backward from by now evaluates."""
-        if seen in self._fetched:
+        if self._learns_nothing(seen):
             self.went_without_gradients()
         elif seen in self._looked_at:
             self._looked_at.remove(seen)
@@ -261,6 +267,7 @@ class LoaderWatch:
                 watch.now.samples = (watch.now.samples or 0) + samples
                 self._unproven += samples
         if torch.is_grad_enabled() and seen not in self._fetched:
+            self._since = self._since if self._fetched else watch.step
             self._fetched.append(seen)
         if not seen.evaluates:
             self._padding.from_loader = True

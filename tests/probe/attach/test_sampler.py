@@ -139,3 +139,27 @@ def test_installed_code_is_named_from_its_package_on() -> None:
     assert module_of("/usr/lib/python3.11/json/decoder.py") == "decoder"
     assert module_of("/home/me/project/loss.py") == "loss"
     assert module_of("/usr/lib/python3.11/json/__init__.py") == "json"
+
+
+def test_lines_between_two_passes_that_evaluate_are_of_the_evaluation_as_their_time_is(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+def fetch(): time.sleep(0.01)
+for step in range(60):
+    train(model, optimizer, 1)
+    if step % 10 == 9:
+        model.eval()
+        for _ in range(20):
+            fetch()
+            with torch.no_grad(): model(torch.ones(4, 8))
+        model.train()
+        time.sleep(0.08)
+""")
+    seen = {"eval": 0.0, "unattributed": 0.0}
+    for line in ended.census.lines:
+        if line.function == "fetch":
+            seen[line.phase] += line.fraction
+    assert seen["eval"] > 0.4
+    assert seen["unattributed"] < seen["eval"] / 3  # before the first pass of each
+    after = [line.phase for line in ended.census.lines if line.function == "<module>"]
+    assert "unattributed" in after

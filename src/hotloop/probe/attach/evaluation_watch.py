@@ -103,6 +103,7 @@ class EvaluationWatch:
         self._ended = self._watch.clock.last
         self._outside = self._watch.clock.so_far("unattributed")
         self._step = self._watch.step
+        self._watch.gap += 1
 
     def over(self) -> None:
         """Something of training happens: what was open is one evaluation."""
@@ -110,6 +111,7 @@ class EvaluationWatch:
             return
         watch = self._watch
         watch.evaluates = False
+        watch.last_gaps.append(watch.gap)
         seconds = self._ended - self._began
         evaluates = self.follows_batch or self._of_trained
         self.passes, self.follows_batch, self._of_trained = 0, False, False

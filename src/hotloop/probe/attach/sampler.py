@@ -46,7 +46,8 @@ class Sampler:
         self._watch = watch
         self.background = Background("hotloop-sampler", self._turn, watch.note_now, first_s=EVERY_S)
         self._switching = FineSwitching()
-        self._pending: defaultdict[int, Counter[Key]] = defaultdict(Counter)
+        self._pending: defaultdict[int, Counter[tuple[int, Key]]] = defaultdict(Counter)
+        """By step; each with the gap in an evaluation that it fell in, else 0."""
         self._whole: Counter[Key] = Counter()
         self.counted = 0
         """Samples of the steps that count."""
@@ -55,7 +56,9 @@ class Sampler:
         """From the writer's thread, for each closed step: keep its samples, or drop them."""
         samples = self._pending.pop(step, None)
         if samples and counted:
-            self._whole.update(samples)
+            for (gap, key), number in samples.items():
+                joins = gap and gap not in self._watch.last_gaps
+                self._whole[("eval", *key[1:]) if joins else key] += number
             self.counted += sum(samples.values())
 
     def stop(self) -> None:
@@ -124,7 +127,8 @@ class Sampler:
         if phase == "unattributed":
             own = sites.own_frames(frame)
             feeder = next((each.f_code for each in own if _feeds(each)), None)
-        self._pending[step][phase, place[0], place[1], frame.f_code, feeder] += 1
+        gap = watch.gap if phase == "unattributed" and watch.evaluates else 0
+        self._pending[step][gap, (phase, place[0], place[1], frame.f_code, feeder)] += 1
 
 
 def _feeds(frame: FrameType) -> bool:

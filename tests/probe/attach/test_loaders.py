@@ -374,3 +374,29 @@ for epoch in range(4):
 """)
     assert not any(record.host.get("eval") for record in ended.steps)
     assert {record.samples for record in ended.steps} == {4}
+
+
+def test_an_evaluation_before_the_last_batch_that_was_fetched_ahead_does_not_train(run) -> None:  # type: ignore[no-untyped-def]
+    """As the Trainer of transformers may do it: no batch is fetched between it and the last pass backward."""
+    ended = run("""
+from torch.utils.data import DataLoader, TensorDataset
+class Valid(TensorDataset): pass
+def ahead(loader):
+    batches = iter(loader)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+train_loader = DataLoader(TensorDataset(torch.ones(40, 8)), batch_size=4)
+valid_loader = DataLoader(Valid(torch.ones(40, 8)), batch_size=4)
+model, optimizer = build()
+for epoch in range(3):
+    for number, (x,) in enumerate(ahead(train_loader)):
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+        if number == 8:
+            for (x,) in ahead(valid_loader):
+                with torch.no_grad(): model(x)
+""")
+    trains = {use.dataset: use.trains for use in ended.census.loaders}
+    assert trains == {"TensorDataset": True, "Valid": False}

@@ -91,9 +91,10 @@ for _ in range(400):
 
 def test_the_switch_interval_is_short_only_while_no_other_thread_computes() -> None:
     usual, over = sys.getswitchinterval(), threading.Event()
+    ended: list[bool] = []
 
     def compute() -> None:
-        while not over.is_set():
+        while not ended:
             sum(range(1000))
 
     def look(thread: threading.Thread) -> float:
@@ -120,6 +121,7 @@ def test_the_switch_interval_is_short_only_while_no_other_thread_computes() -> N
         assert sys.getswitchinterval() == usual
     finally:
         over.set()
+        ended.append(True)
         for each in (waiting, computing):
             each.join()
 

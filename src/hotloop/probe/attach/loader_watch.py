@@ -235,10 +235,11 @@ class LoaderWatch:
 
     def _note_end(self, seen: LoaderSeen | None) -> None:
         """All batches were given: what nothing went backward from by now evaluates."""
-        if self._learns_nothing(seen):
+        if seen is not None and seen.evaluates:  # nor will anything later, as of batches that were fetched ahead
+            self._fetched = [each for each in self._fetched if each is not seen]
+            self._looked_at = [each for each in self._looked_at if each is not seen]
+        elif self._learns_nothing(seen):
             self.went_without_gradients()
-        elif seen in self._looked_at:
-            self._looked_at.remove(seen)
         self._evaluations.with_gradients = False
 
     def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -369,6 +369,27 @@ print("0")
     assert [each.samples for each in records(tmp_path)] == [5, 5, 2, None]
 
 
+def test_samples_of_an_epoch_from_which_nothing_is_learned_are_no_work(
+    clocked: Any, tmp_path: Path
+) -> None:
+    clocked("""
+from torch.utils.data import DataLoader
+from hotloop.probe import step_clock
+clock = step_clock.install(here)
+clock.queue.count_samples()
+model, optimizer = build()
+train_loader, valid_loader = (DataLoader(torch.randn(n, 8), batch_size=5) for n in (10, 30))
+for _ in range(2):
+    for x in train_loader:
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+    for x in valid_loader:
+        with torch.no_grad(): model(x)
+clock.finish()
+print("0")
+""")
+    assert [each.samples for each in records(tmp_path)] == [5, 5, 5, 5]
+
+
 def test_a_loss_that_a_gradient_scaler_multiplies_is_the_scripts_own(
     clocked: Any, tmp_path: Path
 ) -> None:

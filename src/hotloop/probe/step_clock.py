@@ -153,6 +153,7 @@ class StepClock:
     def _mark(self, ends: Ends, by: weakref.ref[torch.optim.Optimizer] | None) -> None:
         if self._rule.steps == self._stop_after:
             finish_background_saves()
+        self.queue.learned()
         taken, ready, to_come = self.queue.look()
         at = self._event() if self._device.type == "cuda" else time.perf_counter()
         samples = self.queue.samples
@@ -181,6 +182,7 @@ class StepClock:
 
     def went_backward(self, loss: torch.Tensor) -> None:
         """A backward pass from `loss` has been issued."""
+        self.queue.learned()
         if not self._active or loss.numel() != 1:
             return
         loss = self.scaled.unscaled(loss)

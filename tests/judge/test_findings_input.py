@@ -486,7 +486,9 @@ def test_five_samples_are_needed_to_tell_of_own_code(
 
 
 @pytest.mark.parametrize(("num", "told"), [(20, False), (500, True)])
-def test_own_code_in_stretches_too_short_for_samples_is_told_as_such(num: int, told: bool) -> None:  # noqa: FBT001
+def test_own_code_in_stretches_too_short_for_samples_is_told_as_such(
+    num: int, *, told: bool
+) -> None:
     """Samples that fell there came late, and into the next phase."""
     census = replace(HEALTHY, lines=lines(("forward", "train", 0.9)), num_samples=num)
     diagnosis = diagnose(script(steps(OWN), census))

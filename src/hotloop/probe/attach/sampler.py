@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import selectors
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -181,10 +182,11 @@ class FineSwitching:
 
 
 _OWN_THREAD = Background._run.__code__
+_WAITING = frozenset({threading.__file__, selectors.__file__})
 
 
 def _waits(frame: FrameType) -> bool:
-    """Whether a thread waits for another one, or is the probe's own."""
-    if frame.f_code.co_filename == threading.__file__:
+    """Whether a thread waits for another one or for a pipe, or is the probe's own."""
+    if frame.f_code.co_filename in _WAITING:
         return True
     return any(each.f_code is _OWN_THREAD for each in outward(frame))

@@ -400,3 +400,24 @@ for epoch in range(3):
 """)
     trains = {use.dataset: use.trains for use in ended.census.loaders}
     assert trains == {"TensorDataset": True, "Valid": False}
+
+
+def test_an_evaluation_between_a_batch_and_its_step_takes_nothing_from_it(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+from torch.utils.data import DataLoader, TensorDataset
+class Valid(TensorDataset): pass
+train_loader = DataLoader(TensorDataset(torch.ones(40, 8)), batch_size=4)
+valid_loader = DataLoader(Valid(torch.ones(40, 8)), batch_size=8)
+model, optimizer = build()
+for epoch in range(4):
+    for number, (x,) in enumerate(train_loader):
+        if number % 5 == 0:
+            for place, (valid,) in enumerate(valid_loader):
+                with torch.no_grad(): model(valid)
+                if place == 2: break
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+""")
+    trains = {use.dataset: use.trains for use in ended.census.loaders}
+    assert trains == {"TensorDataset": True, "Valid": False}
+    assert {record.samples for record in ended.steps} == {4}
+    assert [r.step for r in ended.counted if r.host.get("eval")] == list(range(10, 40, 5))

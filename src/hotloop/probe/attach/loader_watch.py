@@ -48,13 +48,11 @@ class LoaderWatch:
         self._current: LoaderSeen | None = None
         self._pinning = False
         self._fetched: list[LoaderSeen] = []
-        """With gradients enabled, since the last pass of any kind."""
+        """With gradients enabled, since the last pass without them, or backward."""
+        self._given: dict[LoaderSeen, int] = {}
+        """Samples that each gave with gradients enabled since the last pass backward."""
         self._since = -1
-        """The step in which the first of these was."""
-        self._looked_at: list[LoaderSeen] = []
-        """The same before it, where that pass was without gradients."""
-        self._unproven = self._taken_back = 0
-        """Samples counted since the last pass backward, and those that are not counted since they seem to evaluate."""
+        """The step in which the first of these were."""
 
     def install(self) -> None:
         """Hook torch's loader."""
@@ -79,33 +77,32 @@ class LoaderWatch:
             seen.fetched(fetched, counting=True)
 
     def went_backward(self) -> None:
-        """What was fetched since the last pass trains; or before it, where a teacher looked first."""
-        for seen in self._fetched or self._looked_at:
+        """What was fetched since the last one trains; what seems to evaluate only where nothing else was, as a teacher may have
+        looked first."""
+        for seen in [each for each in self._given if not each.evaluates] or self._given:
+            if seen.evaluates and self._given[seen]:
+                self._watch.now.samples = (self._watch.now.samples or 0) + self._given[seen]
             seen.trains, seen.evaluates = True, False
-        if self._taken_back and self._looked_at and not self._fetched:
-            self._watch.now.samples = (self._watch.now.samples or 0) + self._taken_back
-        self._fetched, self._looked_at = [], []
-        self._unproven = self._taken_back = 0
+        self._fetched, self._given = [], {}
         self._evaluations.in_eval_mode = False
 
     def went_without_gradients(self) -> None:
-        """A forward without gradients, or nothing that goes backward: one loader that was fetched, and never trained, evaluates.
+        """A forward without gradients: one loader that was fetched, and never trained, evaluates.
 
         Several at once are the two halves of a training batch, of which one is labelled just now.
         """
-        if not self._fetched:
-            return
-        if len(self._fetched) == 1 and not self._fetched[0].trains:
-            self._fetched[0].evaluates = True
-            self._take_samples_back()
-        self._fetched, self._looked_at = [], self._fetched
+        if len(self._fetched) == 1:
+            self._seems_to_evaluate(self._fetched[0])
+        self._fetched = []
 
-    def _take_samples_back(self) -> None:
-        now = self._watch.now
-        left = max((now.samples or 0) - self._unproven, 0)
-        # Where no loader trains, nobody knows how many samples a step takes.
-        now.samples = left if left or any(each.trains for each in self._all()) else None
-        self._unproven, self._taken_back = 0, self._taken_back + self._unproven
+    def _seems_to_evaluate(self, seen: LoaderSeen) -> None:
+        if seen.trains or seen.evaluates:
+            return
+        seen.evaluates, now = True, self._watch.now
+        if now.samples is not None:
+            left = max(now.samples - self._given.get(seen, 0), 0)
+            # Where no loader trains, nobody knows how many samples a step takes.
+            now.samples = left if left or any(each.trains for each in self._all()) else None
 
     def uses(self) -> tuple[LoaderUse, ...]:
         """For the census; may be called from another thread."""
@@ -200,7 +197,7 @@ class LoaderWatch:
             return original(iterator)
         seen, evaluations = self._iterators.get(iterator), self._evaluations
         if evaluations.in_eval_mode and self._learns_nothing(seen):
-            watch.tried(self.went_without_gradients)  # it is asked again, and nothing went backward
+            watch.tried(self._seems_to_evaluate, seen)  # it is asked again, and nothing went backward
         evaluations.in_eval_mode = False
         evaluates = _evaluates(seen)
         evaluations.with_gradients = evaluates and torch.is_grad_enabled()
@@ -213,7 +210,8 @@ class LoaderWatch:
         try:
             batch = original(iterator)
         except StopIteration:
-            watch.tried(self._note_end, seen)
+            if seen is not None:
+                watch.tried(self._note_end, seen)
             raise
         finally:
             self._current = before
@@ -231,15 +229,14 @@ class LoaderWatch:
 
     def _learns_nothing(self, seen: LoaderSeen | None) -> bool:
         """Whether neither a pass backward nor an update (of gradients that were found otherwise) came after its batches."""
-        return seen in self._fetched and self._watch.step == self._since
+        return seen in self._given and self._watch.step == self._since
 
-    def _note_end(self, seen: LoaderSeen | None) -> None:
+    def _note_end(self, seen: LoaderSeen) -> None:
         """All batches were given: what nothing went backward from by now evaluates."""
-        if seen is not None and seen.evaluates:  # nor will anything later, as of batches that were fetched ahead
-            self._fetched = [each for each in self._fetched if each is not seen]
-            self._looked_at = [each for each in self._looked_at if each is not seen]
+        if seen.evaluates:  # nor will anything, of batches that were fetched ahead
+            self._given.pop(seen, None)
         elif self._learns_nothing(seen):
-            self.went_without_gradients()
+            self._seems_to_evaluate(seen)
         self._evaluations.with_gradients = False
 
     def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -261,15 +258,18 @@ class LoaderWatch:
     def _note_batch(self, seen: LoaderSeen, iterator: Any, batch: Any, waited: float) -> None:
         watch = self._watch
         seen.gave(batch, waited, counting=watch.counting)
-        if torch.is_grad_enabled() and not seen.evaluates:
+        if torch.is_grad_enabled():
             size = getattr(iterator._index_sampler, "batch_size", None)
+            samples = 0
             if isinstance(size, int):  # else nobody says what a batch is
                 samples = num_samples(iterator, batch) or size
+            if samples and not seen.evaluates:
                 watch.now.samples = (watch.now.samples or 0) + samples
-                self._unproven += samples
-        if torch.is_grad_enabled() and seen not in self._fetched:
-            self._since = self._since if self._fetched else watch.step
-            self._fetched.append(seen)
+            if not self._given:
+                self._since = watch.step
+            self._given[seen] = self._given.get(seen, 0) + samples
+            if seen not in self._fetched:
+                self._fetched.append(seen)
         if not seen.evaluates:
             self._padding.from_loader = True
             self._padding.look(batch, seen.site)

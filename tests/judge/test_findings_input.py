@@ -493,7 +493,7 @@ def test_own_code_in_stretches_too_short_for_samples_is_told_as_such(
     census = replace(HEALTHY, lines=lines(("forward", "train", 0.9)), num_samples=num)
     diagnosis = diagnose(script(steps(OWN), census))
     assert diagnosis.findings == ()
-    line = "the script's own code between the phases: 20% of the time is in stretches of Python too short"
+    line = "the script's own code between the phases: 20 % of the time is in stretches of Python too short"
     assert any(each.startswith(line) for each in diagnosis.not_examined) is told
 
 

@@ -151,7 +151,8 @@ def _unseen(outside: float, seen: float, census: Census) -> str | None:
     num = census.num_samples
     if not num or outside - seen < max(NOTICEABLE, 3 * math.sqrt(outside / num)):
         return None
-    return f"{outside - seen:.0%} of the time is in stretches of Python too short to be sampled, so their lines are not known"
+    share = f"{100 * (outside - seen):.0f} % of the time"
+    return f"{share} is in stretches of Python too short to be sampled, so their lines are not known"
 
 
 def _outside(seen: CollectionUse | None) -> float:

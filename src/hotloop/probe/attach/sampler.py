@@ -160,14 +160,14 @@ class FineSwitching:
         """frames: of each thread. stepping: the thread that steps."""
         both = (stepping, threading.get_ident())
         others = (frame for thread, frame in frames.items() if thread not in both)
+        usual = sys.getswitchinterval()
         self._looks += 1
         self._crowded += not all(map(_waits, others))
         if self._crowded > 1 + MOST_CROWDED * self._looks:
             self._put_back()
-        elif self._usual_s is None and not self._is_over:
-            if (usual := sys.getswitchinterval()) > FINE_S:
-                self._usual_s = usual
-                sys.setswitchinterval(FINE_S)
+        elif self._usual_s is None and not self._is_over and usual > FINE_S:
+            self._usual_s = usual
+            sys.setswitchinterval(FINE_S)
 
     def end(self) -> None:
         """For good."""

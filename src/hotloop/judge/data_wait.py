@@ -220,7 +220,8 @@ def restarts(run: JudgedRun) -> Restarts | None:
 
 def _steps_of_epoch(run: JudgedRun) -> float | None:
     """From the loader where it knows, and from what lies between two first batches: fewer where the loop leaves its epochs early."""
-    known, loader = [], run.loader
+    known: list[float] = []
+    loader = run.loader
     if loader is not None and loader.per_epoch and loader.num_batches:
         known = [max(loader.per_epoch * run.breakdown.counted_steps / loader.num_batches, 1.0)]
     steps = under_way(run.measurement.records, after_profiler=True)

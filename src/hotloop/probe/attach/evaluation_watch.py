@@ -103,7 +103,7 @@ class EvaluationWatch:
         self._ended = self._watch.clock.last
         self._outside = self._watch.clock.so_far("unattributed")
         self._step = self._watch.step
-        self._watch.gap += 1
+        self._watch.span += 1
 
     def over(self) -> None:
         """Something of training happens: what was open is one evaluation."""
@@ -111,7 +111,7 @@ class EvaluationWatch:
             return
         watch = self._watch
         watch.evaluates = False
-        watch.last_gaps.append(watch.gap)
+        watch.outside.append(watch.span)
         seconds = self._ended - self._began
         evaluates = self.follows_batch or self._of_trained
         self.passes, self.follows_batch, self._of_trained = 0, False, False

@@ -48,7 +48,7 @@ class Sampler:
         self.background = Background("hotloop-sampler", self._turn, watch.note_now, first_s=EVERY_S)
         self._switching = FineSwitching()
         self._pending: defaultdict[int, Counter[tuple[int, Key]]] = defaultdict(Counter)
-        """By step; each with the gap in an evaluation that it fell in, else 0."""
+        """By step; each with the number of its `span`, or 0."""
         self._whole: Counter[Key] = Counter()
         self.counted = 0
         """Samples of the steps that count."""
@@ -57,9 +57,9 @@ class Sampler:
         """From the writer's thread, for each closed step: keep its samples, or drop them."""
         samples = self._pending.pop(step, None)
         if samples and counted:
-            for (gap, key), number in samples.items():
-                joins = gap and gap not in self._watch.last_gaps
-                self._whole[("eval", *key[1:]) if joins else key] += number
+            for (span, key), number in samples.items():
+                is_outside = span and span in self._watch.outside
+                self._whole[("unattributed", *key[1:]) if is_outside else key] += number
             self.counted += sum(samples.values())
 
     def stop(self) -> None:
@@ -128,8 +128,10 @@ class Sampler:
         if phase == "unattributed":
             own = sites.own_frames(frame)
             feeder = next((each.f_code for each in own if _feeds(each)), None)
-        gap = watch.gap if phase == "unattributed" and watch.evaluates else 0
-        self._pending[step][gap, (phase, place[0], place[1], frame.f_code, feeder)] += 1
+        span = watch.span if watch.waits else 0
+        if phase == "unattributed" and watch.evaluates:
+            phase, span = "eval", watch.span
+        self._pending[step][span, (phase, place[0], place[1], frame.f_code, feeder)] += 1
 
 
 def _feeds(frame: FrameType) -> bool:

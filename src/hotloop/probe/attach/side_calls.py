@@ -213,11 +213,14 @@ def _waiting(watch: Watch) -> entry.Around:
         if depth < 0:
             return original(*args, **kwargs)
         start = watch.clock.last
+        watch.waits, watch.span = True, watch.span + 1
         try:
             found = original(*args, **kwargs)
         finally:
+            watch.waits = False
             watch.leave(depth)
         if not watch.tried(holds_data, found):
+            watch.outside.append(watch.span)
             watch.clock.move(watch.clock.last - start, "data_wait", "unattributed")
         return found
 

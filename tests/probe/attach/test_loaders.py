@@ -339,21 +339,28 @@ for _ in range(16):
     assert spent["unattributed"] < 0.2 * spent["data_wait"]
 
 
-def test_lists_that_one_function_makes_loaders_of_and_another_iterates_are_told_apart(run) -> None:  # type: ignore[no-untyped-def]
-    ended = run("""
+@pytest.mark.parametrize(
+    ("valid", "expected"),
+    [("made(list(torch.ones(80, 8)))", {True: (4, 10), False: (4, 20)}), ("train_loader", {True: (8, 10)})],
+)
+def test_what_one_line_iterates_trains_and_evaluates_by_its_list_and_by_its_gradients(  # type: ignore[no-untyped-def]
+    run, valid: str, expected: dict[bool, tuple[int, int]]
+) -> None:
+    ended = run(f"""
 model, optimizer = build()
 def made(items): return torch.utils.data.DataLoader(items, batch_size=4)
 def epoch(loader, learns):
     for x in loader:
         loss = model(x).square().mean()
         if learns: optimizer.zero_grad(); loss.backward(); optimizer.step()
-train_loader, valid_loader = made(list(torch.ones(40, 8))), made(list(torch.ones(80, 8)))
+train_loader = made(list(torch.ones(40, 8)))
+valid_loader = {valid}
 for _ in range(4):
     epoch(train_loader, True)
     with torch.no_grad(): epoch(valid_loader, False)
 """)
     seen = {use.trains: (use.num_epochs, use.per_epoch) for use in ended.census.loaders}
-    assert seen == {True: (4, 10), False: (4, 20)}
+    assert seen == expected
     assert ended.census.training_batches() == ended.census.counted_steps
 
 

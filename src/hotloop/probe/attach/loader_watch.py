@@ -256,9 +256,10 @@ class LoaderWatch:
             seen.pinned(time.perf_counter() - start, counting=self._watch.counting)
 
     def _note_batch(self, seen: LoaderSeen, iterator: Any, batch: Any, waited: float) -> None:
-        watch = self._watch
-        seen.gave(batch, waited, counting=watch.counting)
-        if torch.is_grad_enabled():
+        watch, grad = self._watch, torch.is_grad_enabled()
+        # Of a loader that trains, what is looked at without gradients is no batch of a step.
+        seen.gave(batch, waited, counting=watch.counting and (grad or not seen.trains))
+        if grad:
             size = getattr(iterator._index_sampler, "batch_size", None)
             samples = 0
             if isinstance(size, int):  # else nobody says what a batch is

@@ -225,9 +225,10 @@ def _steps_of_epoch(run: JudgedRun) -> float | None:
     if loader is not None and loader.per_epoch and loader.num_batches:
         known = [max(loader.per_epoch * run.breakdown.counted_steps / loader.num_batches, 1.0)]
     steps = under_way(run.measurement.records, after_profiler=True)
-    at = [i for i, record in enumerate(steps) if "epoch" in record.tags]
+    drawn = any(record.left_out for record in steps)
+    at = [i if drawn else r.step for i, r in enumerate(steps) if "epoch" in r.tags]
     # Of steps that were drawn few begin an epoch, and what lies between two of them says little.
-    if len(at) > 1 and not (known and any(record.left_out for record in steps)):
+    if len(at) > 1 and not (known and drawn):
         known.append((at[-1] - at[0]) / (len(at) - 1))
     return min(known, default=None)
 

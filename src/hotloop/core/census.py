@@ -13,6 +13,9 @@ SEVERAL_UPDATES = "steps were counted by an optimizer that steps several times i
 NO_OPTIMIZER = "no optimizer of torch steps: a step ends with each pass backward"
 """One of a census's notes."""
 
+WITH_GRADIENTS = "with gradients"
+"""What an evaluation is that leaves gradients on, in `evaluations`; of others `without gradients`."""
+
 FILLED = "uninitialized::fill_"
 """Name in `operators` of filling memory just allocated, by which deterministic algorithms show what reads it: `zeros` and
 `full` are none."""

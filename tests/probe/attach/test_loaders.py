@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from hotloop.core.census import WITH_GRADIENTS
+
 SCRIPT = """
 WORKERS, CONTEXT, SLEEP = {workers}, {context!r}, 0.004
 class Data(torch.utils.data.Dataset):
@@ -290,15 +292,17 @@ def test_a_loader_from_which_nothing_goes_backward_evaluates_though_gradients_ar
     assert [r.step for r in ended.steps if r.host.get("eval", 0.0) > 0.05] == passes
     assert [r.step for r in ended.steps if "eval" in r.tags] == passes
     # With its loss: one evaluation each.
-    assert [use.num for use in ended.census.evaluations] == [len(passes)]
+    (use,) = ended.census.evaluations
+    assert (use.num, use.what) == (len(passes), WITH_GRADIENTS)
 
 
 def test_a_loader_that_evaluates_does_not_train_where_no_loader_does(run) -> None:  # type: ignore[no-untyped-def]
-    forward = "with torch.no_grad(): criterion(model(x), x[:, :1])"
+    forward = "\n        ".join(("with torch.no_grad(): y = model(x)", "criterion(y, x[:, :1])"))
     source = VALIDATES.format(batches="data.reshape(10, 1, 4, 8)", mode="pass", forward=forward)
     ended = run(source)
     assert [use.trains for use in ended.census.loaders] == [False]
     assert {record.samples for record in ended.steps} == {None}
+    assert [(use.num, use.what) for use in ended.census.evaluations] == [(4, "without gradients")]
 
 
 def test_a_loader_that_starts_anew_for_each_batch_is_seen_to(run) -> None:  # type: ignore[no-untyped-def]

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from hotloop.core.census import WITH_GRADIENTS
 from hotloop.probe.attach.sites import Place, caller, outward, variables_of
 from hotloop.probe.attach.watch import Watch
 
@@ -54,6 +55,8 @@ class EvaluationWatch:
         """Ids of modules that went forward with gradients; a teacher does not."""
         self._of_trained = False
         """One of them made a pass of the evaluation that is open."""
+        self._graded = False
+        """Gradients were on in one of its passes."""
         self._recent: dict[bool, deque[int]] = {each: deque(maxlen=8) for each in (False, True)}
         """Steps that were looked at and had passes without gradients: those of what does not train, and evaluations that show as such."""
         self._playing: dict[tuple[CodeType, ...], bool] = {}
@@ -70,6 +73,8 @@ class EvaluationWatch:
         if module.training and not watch.evaluates:
             return "forward"
         self._of_trained = self._of_trained or id(module) in self.trained
+        if not self._graded and torch.is_grad_enabled():
+            self._graded = bool(watch.tried(_learns, module))  # no loss beside a model without gradients
         return "eval"
 
     def _plays(self) -> bool:
@@ -114,8 +119,9 @@ class EvaluationWatch:
         watch.outside.append(watch.span)
         seconds = self._ended - self._began
         evaluates = self.follows_batch or self._of_trained
+        what = WITH_GRADIENTS if self._graded else "without gradients"
         self.passes, self.follows_batch, self._of_trained = 0, False, False
-        self.with_gradients = False
+        self.with_gradients = self._graded = False
         now, recent = watch.looked_at, self._recent[evaluates]
         if not recent or recent[-1] != now:
             recent.append(now)
@@ -123,9 +129,13 @@ class EvaluationWatch:
         if is_part and not evaluates:
             watch.clock.move(seconds + 1e-6, "eval", "forward")  # no rest of rounding stays
             return
-        watch.calls.add("evaluations", "without gradients", self._place, seconds)
+        watch.calls.add("evaluations", what, self._place, seconds)
         if not is_part:
             watch.tag("eval")
+
+
+def _learns(module: torch.nn.Module) -> bool:
+    return any(each.requires_grad for each in module.parameters())
 
 
 def _holds_environment(frame: FrameType) -> bool:

@@ -212,6 +212,7 @@ print(json.dumps([[str(each), each.diagnosis.steps.measured, each.diagnosis.step
     )
     assert "steps=1000" not in done.stderr
 
+
 def test_what_was_compiled_before_the_block_is_not_taken_for_what_runs_in_it(
     tmp_path: Path,
 ) -> None:

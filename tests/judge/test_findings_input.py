@@ -364,7 +364,9 @@ def test_a_loader_that_starts_anew_for_each_batch_needs_no_workers(workers: int)
     assert finding.evidence["new_iterators"] == 80
     assert started.census is not None
     assert worker_count(started.census) is None
-    once = found(waiting(0.03, {**use, "per_epoch": 1}), "HL101")  # of a single batch: an epoch each
+    once = found(
+        waiting(0.03, {**use, "per_epoch": 1}), "HL101"
+    )  # of a single batch: an epoch each
     assert once is None or "Make the iterator once" not in once.advice
 
 

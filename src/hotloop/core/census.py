@@ -77,6 +77,12 @@ class LoaderUse:
     only the second loader that was made so trains. Empty where that was not seen, or it does not train."""
 
     @property
+    def starts_anew(self) -> bool:
+        """Each batch is the first of a new iterator: `next(iter(loader))`."""
+        is_each = self.wait_s is None and 0 < self.num_batches <= self.num_epochs
+        return is_each and self.per_epoch != 1
+
+    @property
     def stacks_tensors(self) -> bool:
         """Its samples are picked from a TensorDataset one by one and stacked by torch: picked at once, none takes as long."""
         if self.dataset != "TensorDataset" or self.collate_site is not None:

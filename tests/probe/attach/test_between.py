@@ -65,7 +65,9 @@ def test_own_code_between_two_operations_is_no_part_of_them() -> None:
 
     events = profiled(update)
     counted = depended_on_ns(events, [EVER], updates_by_hand=False)
-    assert counted - took_ns(events, "exp") < 10 * waited_ns / 4  # from half on all of it is called computing
+    assert (
+        counted - took_ns(events, "exp") < 10 * waited_ns / 4
+    )  # from half on all of it is called computing
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

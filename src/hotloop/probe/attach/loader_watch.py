@@ -197,10 +197,12 @@ class LoaderWatch:
             return original(iterator)
         seen, evaluations = self._iterators.get(iterator), self._evaluations
         if evaluations.in_eval_mode and self._learns_nothing(seen):
-            watch.tried(self._seems_to_evaluate, seen)  # it is asked again, and nothing went backward
+            watch.tried(
+                self._seems_to_evaluate, seen
+            )  # it is asked again, and nothing went backward
         evaluations.in_eval_mode = False
         evaluates = _evaluates(seen)
-        evaluations.with_gradients = evaluates and torch.is_grad_enabled()
+        watch.eval_batch = evaluates and torch.is_grad_enabled()
         before, self._current = self._current, seen
         depth = watch.enter("eval" if evaluates else "data_wait")
         if evaluates:
@@ -237,7 +239,7 @@ class LoaderWatch:
             self._given.pop(seen, None)
         elif self._learns_nothing(seen):
             self._seems_to_evaluate(seen)
-        self._evaluations.with_gradients = False
+        self._watch.eval_batch = False
 
     def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """A batch made in this process is pinned by it, too. Calls itself for what is inside the batch.

@@ -98,7 +98,7 @@ def watched_call(
             if is_torchs and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
-        grad = grad_enabled() and not evaluations.with_gradients
+        grad = grad_enabled() and not watch.eval_batch
         phase = "forward" if grad else evaluations.phase_of(self)
         depth = watch.enter(phase)
         if depth < 0:

@@ -264,7 +264,7 @@ def watch_device_calls(watch: Watch, accelerator: str = "cuda") -> None:
         """Of what is open, or of an evaluation between two of its passes."""
         if not _WHOLE.isdisjoint(opened):
             return True
-        return watch.evaluates and not torch.is_grad_enabled()
+        return watch.evaluates and (watch.eval_batch or not torch.is_grad_enabled())
 
     def on_host(tensor: torch.Tensor) -> bool:
         return tensor.device.type == "cpu"

@@ -73,6 +73,8 @@ class Watch:
         self.profiling = False
         self.evaluates = False
         """Passes that evaluate have been seen, and nothing of training since."""
+        self.eval_batch = False
+        """Gradients are on, and the last batch came from a loader that evaluates."""
         self.waits = False
         """For another thread or process, perhaps for data."""
         self.span = 0

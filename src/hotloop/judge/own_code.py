@@ -152,9 +152,7 @@ def _unseen(outside: float, seen: float, census: Census) -> str | None:
     if not num or outside - seen < max(NOTICEABLE, 3 * math.sqrt(outside / num)):
         return None
     share = f"{100 * (outside - seen):.0f} % of the time"
-    return (
-        f"{share} is in stretches of Python too short to be sampled, so their lines are not known"
-    )
+    return f"{share} is in stretches of Python too short to be sampled: their lines are not known"
 
 
 def _outside(seen: CollectionUse | None) -> float:

@@ -72,9 +72,8 @@ class EvaluationWatch:
             return "forward"
         self._of_trained = self._of_trained or id(module) in self.trained
         if not self._graded and torch.is_grad_enabled():
-            self._graded = bool(
-                watch.tried(_learns, module)
-            )  # no loss beside a model without gradients
+            # A loss may have gradients on beside a model that has not.
+            self._graded = bool(watch.tried(_learns, module))
         return "eval"
 
     def _plays(self) -> bool:

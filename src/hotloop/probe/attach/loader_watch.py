@@ -197,9 +197,7 @@ class LoaderWatch:
             return original(iterator)
         seen, evaluations = self._iterators.get(iterator), self._evaluations
         if evaluations.in_eval_mode and self._learns_nothing(seen):
-            watch.tried(
-                self._seems_to_evaluate, seen
-            )  # it is asked again, and nothing went backward
+            watch.tried(self._seems_to_evaluate, seen)  # it is asked again
         evaluations.in_eval_mode = False
         evaluates = _evaluates(seen)
         watch.eval_batch = evaluates and torch.is_grad_enabled()

@@ -113,6 +113,7 @@ class Sampler:
         frames = sys._current_frames()
         self._switching.look(frames, watch.thread)
         frame = frames.get(watch.thread)
+        frames.clear()  # it holds the frame here, which holds it, and so all that the script has
         if frame is None or watch.resting:
             return
         step, phase = watch.step, watch.clock.innermost

@@ -14,8 +14,10 @@ import pytest
 
 import hotloop
 import warm_python
+from hotloop.core.census import Census
 from hotloop.core.child import DOCTOR
 from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json
 from hotloop.doctor.starting_point import start_of
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -209,6 +211,38 @@ print(json.dumps([[str(each), each.diagnosis.steps.measured, each.diagnosis.step
         in done.stderr
     )
     assert "steps=1000" not in done.stderr
+
+
+def test_what_was_compiled_before_the_block_is_not_taken_for_what_runs_in_it(
+    tmp_path: Path,
+) -> None:
+    body = """
+def loop(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.ones(16, 32)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+before = torch.compile(torch.nn.Linear(32, 8), backend="eager")
+loop(before, 3)
+with hotloop.watch(show=False, out="eager"): loop(torch.nn.Linear(32, 8), 50)
+with hotloop.watch(show=False, out="short"): loop(torch.nn.Linear(32, 8), 20)
+with hotloop.watch(show=False, out="compiled"): loop(before, 50)
+print(json.dumps(None))
+"""
+    assert said(ran(body, tmp_path)) is None
+    seen = {
+        name: read_json(tmp_path / name / "census-0.json", Census)
+        for name in ("eager", "short", "compiled")
+    }
+    # A short loop has no profile, which alone tells.
+    assert {name: census.compiled for name, census in seen.items()} == {
+        "eager": False,
+        "short": None,
+        "compiled": True,
+    }
+    assert seen["eager"].num_graphs == 0
 
 
 def test_a_block_without_steps_says_what_was_looked_for(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from script_inputs import (
     with_phase,
 )
 
-from hotloop.core.census import CallUse, CollectionUse, DebugSwitch, OperatorUse
+from hotloop.core.census import WITH_GRADIENTS, CallUse, CollectionUse, DebugSwitch, OperatorUse
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import diagnose
@@ -80,6 +80,9 @@ def test_evaluation_counts_from_fifteen_per_cent_and_not_in_every_step() -> None
     assert diagnose(every("eval", 0.3, 10)).bound == "evaluation"
     assert diagnose(every("eval", 0.17, 10)).findings == ()
     assert found(every("eval", 0.05, 1, first=0), "HL702") is None  # a teacher's forward
+    graded = replace(HEALTHY, evaluations=(CallUse(WITH_GRADIENTS, "train.py:9", 6, 1.8),))
+    advice = only(replace(every("eval", 0.3, 10), census=graded), "HL702").advice
+    assert advice.startswith("Put it under torch.no_grad()")
 
 
 def test_the_trainers_own_evaluation_and_logging_name_its_settings() -> None:

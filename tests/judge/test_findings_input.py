@@ -29,6 +29,7 @@ from hotloop.core.census import CollectionUse, LineUse, PaddingUse
 from hotloop.core.judgement import Finding
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import diagnose
+from hotloop.judge.worker_count import worker_count
 from hotloop.optimizations.loader_workers import LOADER_WORKERS
 
 SERIAL = {"num_workers": 0, "fetch_s": 0.03, "collate_s": 0.003}
@@ -343,6 +344,32 @@ def test_the_share_of_restarts_is_that_of_whole_epochs() -> None:
     assert found(script(steps(each=each), replace(HEALTHY, loaders=(unknown,))), "HL108") is None
 
 
+def test_epochs_that_a_loop_leaves_early_are_as_long_as_they_are() -> None:
+    nominal = replace(restarting(0.4).census.loaders[0], per_epoch=1000)
+    early = replace(restarting(0.4), census=replace(HEALTHY, loaders=(nominal,)))
+    share = only(early, "HL108").evidence["restart_fraction"]
+    assert share == pytest.approx(0.4 / (0.4 + 20 * 0.1), rel=0.01)
+    drawn = tuple(replace(record, left_out=9, left_out_s=0.9) for record in early.records)
+    assert found(replace(early, records=drawn), "HL108") is None
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_a_loader_that_starts_anew_for_each_batch_needs_no_workers(workers: int) -> None:
+    """`next(iter(loader))`: workers would be started for every batch."""
+    use = {**SERIAL, "num_workers": workers, "wait_s": None, "wait_p99_s": None, "num_epochs": 80}
+    started = waiting(0.03, use)
+    finding = only(started, "HL101")
+    assert "Make the iterator once" in finding.advice
+    assert "num_workers" not in finding.advice
+    assert finding.evidence["new_iterators"] == 80
+    assert started.census is not None
+    assert worker_count(started.census) is None
+    once = found(
+        waiting(0.03, {**use, "per_epoch": 1}), "HL101"
+    )  # of a single batch: an epoch each
+    assert once is None or "Make the iterator once" not in once.advice
+
+
 def test_first_waits_like_the_others_are_no_restart() -> None:
     def each(number: int, record: StepRecord) -> StepRecord:
         return record if number % 20 else replace(record, tags=("epoch",))
@@ -402,6 +429,8 @@ def test_own_code_counts_only_for_its_lines_and_without_collections() -> None:
     gc = CollectionUse(num=60, seconds=60 * 0.018, num_full=60, full_s=60 * 0.018)
     collected = replace(HEALTHY, lines=lines(("unattributed", "train", 0.2)), collections=gc)
     assert codes(diagnose(script(steps(OWN), collected))) == ["HL804"]
+    inside = replace(collected, collections=replace(gc, outside_s=0.0))  # of the phases
+    assert sorted(codes(diagnose(script(steps(OWN), inside)))) == ["HL801", "HL804"]
     once = replace(collected, collections=replace(gc, num=1, num_full=1))
     assert diagnose(script(steps(OWN), once)).findings == ()
 
@@ -456,6 +485,18 @@ def test_five_samples_are_needed_to_tell_of_own_code(
     diagnosis = diagnose(script(steps(OWN), census))
     assert codes(diagnosis) == expected
     assert any("fewer than 5 samples" in line for line in diagnosis.not_examined) is (not expected)
+
+
+@pytest.mark.parametrize(("num", "told"), [(20, False), (500, True)])
+def test_own_code_in_stretches_too_short_for_samples_is_told_as_such(
+    num: int, *, told: bool
+) -> None:
+    """Samples that fell there came late, and into the next phase."""
+    census = replace(HEALTHY, lines=lines(("forward", "train", 0.9)), num_samples=num)
+    diagnosis = diagnose(script(steps(OWN), census))
+    assert diagnosis.findings == ()
+    line = "the script's own code between the phases: 20 % of the time is in stretches of Python too short"
+    assert any(each.startswith(line) for each in diagnosis.not_examined) is told
 
 
 def test_a_line_that_holds_little_of_it_is_not_said_to_be_the_place() -> None:

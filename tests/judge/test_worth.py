@@ -104,6 +104,15 @@ def test_steps_that_were_left_out_are_steps_of_the_epoch() -> None:
     assert remaining_steps(judged_run(script(records, census))).steps == 1000 - (237 - 40)
 
 
+def test_an_epoch_that_the_loop_leaves_early_has_no_more_steps_left() -> None:
+    records = steps(num=60, each=lambda n, r: replace(r, tags=("epoch",) * (n in (20, 40))))
+    census = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=100_000),))
+    left = remaining_steps(judged_run(script(records, census)))
+    assert (left.steps, left.why.startswith("an epoch has just ended")) == (None, True)
+    in_it = remaining_steps(judged_run(script(records[:55], census)))
+    assert in_it.steps == 5
+
+
 def test_iterators_of_one_loader_are_one_loader_and_others_do_not_count() -> None:
     """Two epochs of 64 batches, the second one cut off; every tenth step evaluates."""
     each = replace(LOADER, per_epoch=64)

@@ -17,7 +17,7 @@ from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.parity_records import WeightUpdates
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.probe import entry, foreign_process, step_clock, step_rule
+from hotloop.probe import entry, foreign_process, scaled_loss, step_clock, step_rule
 
 
 @pytest.fixture
@@ -68,6 +68,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.probe.entry",
         "hotloop.probe.foreign_process",
         "hotloop.probe.machine",
+        "hotloop.probe.scaled_loss",
         "hotloop.probe.step_clock",
         "hotloop.probe.step_rule",
     ]
@@ -76,7 +77,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
 
 def test_files_of_the_clock_import_nothing_but_torch_and_the_standard_library() -> None:
     allowed = {*sys.stdlib_module_names, "torch", "hotloop"}
-    clock = (entry, foreign_process, step_clock, step_rule)
+    clock = (entry, foreign_process, scaled_loss, step_clock, step_rule)
     for module in (census_module, errors_module, step_module, *clock):
         assert module.__file__
         for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
@@ -366,3 +367,46 @@ print("0")
 """
     clocked(source)
     assert [each.samples for each in records(tmp_path)] == [5, 5, 2, None]
+
+
+def test_samples_of_an_epoch_from_which_nothing_is_learned_are_no_work(
+    clocked: Any, tmp_path: Path
+) -> None:
+    clocked("""
+from torch.utils.data import DataLoader
+from hotloop.probe import step_clock
+clock = step_clock.install(here)
+clock.queue.count_samples()
+model, optimizer = build()
+train_loader, valid_loader = (DataLoader(torch.randn(n, 8), batch_size=5) for n in (10, 30))
+for _ in range(2):
+    for x in train_loader:
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+    for x in valid_loader:
+        with torch.no_grad(): model(x)
+clock.finish()
+print("0")
+""")
+    assert [each.samples for each in records(tmp_path)] == [5, 5, 5, 5]
+
+
+def test_a_loss_that_a_gradient_scaler_multiplies_is_the_scripts_own(
+    clocked: Any, tmp_path: Path
+) -> None:
+    losses = clocked("""
+from hotloop.probe import step_clock
+clock = step_clock.install(here)
+model, optimizer = build()
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+losses = []
+for _ in range(8):
+    optimizer.zero_grad()
+    loss = loss_of(model)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    losses.append(loss.item())
+clock.finish()
+print(json.dumps(losses))
+""")
+    assert [record.loss for record in records(tmp_path)] == losses

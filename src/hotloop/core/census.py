@@ -13,6 +13,9 @@ SEVERAL_UPDATES = "steps were counted by an optimizer that steps several times i
 NO_OPTIMIZER = "no optimizer of torch steps: a step ends with each pass backward"
 """One of a census's notes."""
 
+WITH_GRADIENTS = "with gradients"
+"""What an evaluation is that leaves gradients on, in `evaluations`; of others `without gradients`."""
+
 FILLED = "uninitialized::fill_"
 """Name in `operators` of filling memory just allocated, by which deterministic algorithms show what reads it: `zeros` and
 `full` are none."""
@@ -72,6 +75,12 @@ class LoaderUse:
     made: tuple[str, ...] = ()
     """The calls that led to its construction, the innermost first: `train.py:8 < train.py:30`. With ` #1` where
     only the second loader that was made so trains. Empty where that was not seen, or it does not train."""
+
+    @property
+    def starts_anew(self) -> bool:
+        """Each batch is the first of a new iterator: `next(iter(loader))`."""
+        is_each = self.wait_s is None and 0 < self.num_batches <= self.num_epochs
+        return is_each and self.per_epoch != 1
 
     @property
     def stacks_tensors(self) -> bool:
@@ -141,6 +150,8 @@ class CollectionUse:
     full_s: float
     site: str | None = None
     """The place of most full ones, in the user's own code."""
+    outside_s: float | None = None
+    """Of these seconds, outside of every phase. `None`: not observed."""
 
 
 @dataclass(frozen=True, slots=True)

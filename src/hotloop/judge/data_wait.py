@@ -29,10 +29,10 @@ from hotloop.judge.worker_count import costs_more_than_it_brings
 
 Cause = Literal[
     "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead",
-    "others", "copying",
+    "others", "copying", "iterator",
 ]  # fmt: skip
-"""HL101 speaks of `unknown`, of `others` (programs that fill the machine and may be why) and of `copying` (whole
-batches are copied from memory, which workers do no faster)."""
+"""HL101 speaks of `unknown`, of `others` (programs that fill the machine and may be why), of `copying` (whole
+batches are copied from memory, which workers do no faster) and of `iterator` (each batch is the first of a new one)."""
 OTHER_PROGRAMS = "other_programs_fraction"
 """In the evidence of a wait whose cause other programs hide: their share of the machine's CPUs."""
 
@@ -78,7 +78,9 @@ def why_waiting(run: JudgedRun) -> Waiting | None:
         busy = min(loader.fetch_s * batches / (loader.num_workers * step_s), 1.0)
     cpus = run.cpus
     cpus_busy = census.cpu_busy / cpus if census.cpu_busy is not None and cpus else None
-    if loader.num_workers:
+    if loader.starts_anew:
+        cause: Cause = "iterator"
+    elif loader.num_workers:
         late = _beyond(usual, others) / run.breakdown.wall_s
         saved = share * (1 - (loader.fetch_s or 0.0) / loader.wait_s) if loader.wait_s else 0.0
         cause = _cause_with_workers(
@@ -217,13 +219,18 @@ def restarts(run: JudgedRun) -> Restarts | None:
 
 
 def _steps_of_epoch(run: JudgedRun) -> float | None:
-    """From the loader where it knows, else from what lies between two first batches."""
+    """From the loader where it knows, and from what lies between two first batches: fewer where the loop leaves its epochs early."""
+    known: list[float] = []
     loader = run.loader
     if loader is not None and loader.per_epoch and loader.num_batches:
-        return max(loader.per_epoch * run.breakdown.counted_steps / loader.num_batches, 1.0)
+        known = [max(loader.per_epoch * run.breakdown.counted_steps / loader.num_batches, 1.0)]
     steps = under_way(run.measurement.records, after_profiler=True)
-    at = [i for i, record in enumerate(steps) if "epoch" in record.tags]
-    return (at[-1] - at[0]) / (len(at) - 1) if len(at) > 1 else None
+    drawn = any(record.left_out for record in steps)
+    at = [i if drawn else r.step for i, r in enumerate(steps) if "epoch" in r.tags]
+    # Of steps that were drawn few begin an epoch, and what lies between two of them says little.
+    if len(at) > 1 and not (known and drawn):
+        known.append((at[-1] - at[0]) / (len(at) - 1))
+    return min(known, default=None)
 
 
 def _beyond(usual: float, waits: Sequence[float]) -> float:

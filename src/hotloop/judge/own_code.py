@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from hotloop.core.census import Census, LineUse
+from hotloop.core.census import Census, CollectionUse, LineUse
 from hotloop.judge.judged_run import JudgedRun
 from hotloop.judge.thresholds import ENOUGH_SAMPLES, NOTICEABLE
 
@@ -98,16 +98,16 @@ class OwnCode:
 def own_code(run: JudgedRun) -> OwnCode | str | None:
     """`None` below 5 %; or why it can not be told of something that looks like it."""
     census, lines = run.census, run.lines("unattributed")
-    if not lines:
-        return None
     # Of the probe there is no more in it than it is in any phase: its work is in none.
-    outside = run.exposed(max(run.host("unattributed") - run.collection_share(), 0.0))
+    collected = run.collection_share() * _outside(census.collections)
+    outside = run.exposed(max(run.host("unattributed") - collected, 0.0))
     seen = _fraction(lines)
-    if outside < NOTICEABLE or seen <= 0:
+    if outside < NOTICEABLE:
         return None
+    unseen = _unseen(outside, seen, census)
     own = [line for line in lines if not _is_computing(line, census)]
-    if not own:
-        return None
+    if not own or seen <= 0:
+        return unseen
     if not run.host("forward"):
         return "no module was called, so it is not told from the model"
     trains_at = {line.site for line in census.lines if line.phase in _COMPUTING - {"data_wait"}}
@@ -122,7 +122,7 @@ def own_code(run: JudgedRun) -> OwnCode | str | None:
     part = (outside - between) * of_kind / seen
     # Both clocks must say so: the phase is measured, but few samples say little of whose it is.
     if min(part, of_kind) < NOTICEABLE:
-        return None
+        return unseen
     if not _is_enough(of_kind, census):
         return f"seen in fewer than {ENOUGH_SAMPLES} samples"
     groups: dict[str, list[LineUse]] = {}
@@ -144,6 +144,22 @@ def own_code(run: JudgedRun) -> OwnCode | str | None:
         places=tuple((name, _fraction(groups[name]) / of_kind) for name in named),
         num_places=len(groups),
     )
+
+
+def _unseen(outside: float, seen: float, census: Census) -> str | None:
+    """What to say of time outside of the phases that no sample fell in: one waits until Python lets go, which may be in the next phase."""
+    num = census.num_samples
+    if not num or outside - seen < max(NOTICEABLE, 3 * math.sqrt(outside / num)):
+        return None
+    share = f"{100 * (outside - seen):.0f} % of the time"
+    return f"{share} is in stretches of Python too short to be sampled: their lines are not known"
+
+
+def _outside(seen: CollectionUse | None) -> float:
+    """The part of the time of collections that is outside of every phase; all of it where that was not seen."""
+    if seen is None or seen.outside_s is None or seen.seconds <= 0:
+        return 1.0
+    return seen.outside_s / seen.seconds
 
 
 def _computing_between(census: Census) -> float:

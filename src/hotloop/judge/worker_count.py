@@ -21,7 +21,7 @@ def worker_count(census: Census) -> int | None:
     where workers cost more than they bring (HL110).
     """
     loader = census.slowest_loader()
-    if loader is None or not loader.fetch_s:
+    if loader is None or not loader.fetch_s or loader.starts_anew:
         return None
     if costs_more_than_it_brings(loader):
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hotloop.core.judgement import Finding, Worth
 from hotloop.judge.attribute import under_way
@@ -110,7 +111,7 @@ def remaining_steps(run: JudgedRun) -> Remaining:
 
 
 def _steps_of_epoch(run: JudgedRun) -> int | None:
-    """Steps per epoch of the loader that trains."""
+    """Steps per epoch of the loader that trains; no more than any had, since a loop may leave each early."""
     loader = run.loader
     if loader is None or not loader.per_epoch or not run.counted:
         return None
@@ -119,9 +120,11 @@ def _steps_of_epoch(run: JudgedRun) -> int | None:
         return None
     per_step = batches / len(run.counted)
     # Whole batches: what a command counted that was cut off is some seconds older than its steps.
-    return math.floor(
+    whole = math.floor(
         loader.per_epoch / (max(round(per_step), 1) if per_step > 2 / 3 else per_step)
     )
+    begins = [record.step for record in run.measurement.records if "epoch" in record.tags]
+    return min(whole, max((b - a for a, b in pairwise(begins)), default=whole))
 
 
 def _not_seen(run: JudgedRun) -> list[str]:

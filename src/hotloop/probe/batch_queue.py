@@ -23,7 +23,9 @@ class BatchQueue:
     def __init__(self) -> None:
         self.taken = 0
         self.samples = 0
-        """In batches that were taken while gradients were on, of all loaders; see `count_samples`."""
+        """In batches that were taken while gradients were on, of all loaders; see `count_samples`. Not in those of an epoch in
+        which nothing learned from them."""
+        self._unused = 0
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last: weakref.ref[Any] | None = None
 
@@ -36,10 +38,21 @@ class BatchQueue:
         around_call(_BaseDataLoaderIter, "__next__", self._counted)
 
     def _counted(self, original: Any, iterator: Any) -> Any:
-        batch = original(iterator)
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            self.samples -= self._unused
+            self._unused = 0
+            raise
         if torch.is_grad_enabled():  # else it evaluates
-            self.samples += num_samples(iterator, batch)
+            number = num_samples(iterator, batch)
+            self.samples += number
+            self._unused += number
         return batch
+
+    def learned(self) -> None:
+        """From what was taken by now: a pass backward, or an update."""
+        self._unused = 0
 
     @property
     def ready(self) -> int:

@@ -14,12 +14,13 @@ _OTHER_TORCH = (AttributeError, KeyError, TypeError, RuntimeError)
 
 
 class CompileWatch:
-    """Tags the steps in which something was compiled. Runs on the thread that steps."""
+    """What was compiled since it was made: before, in a notebook, other cells may have compiled something else. Tags the
+    steps in which something was. Runs on the thread that steps."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._graphs = 0
-        self._failures = 0
+        self._before = _now()
+        self._graphs, self._failures = num_graphs(), recompiles()[0] or 0
 
     def at_boundary(self) -> None:
         """At the end of each step."""
@@ -32,6 +33,32 @@ class CompileWatch:
         if graphs > self._graphs:
             self._watch.tag("recompile" if again else "compile")
         self._graphs, self._failures = graphs, failures
+
+    def used(self, runs_compiled: bool | None) -> dict[str, Any]:
+        """Fields of the census. runs_compiled: whether torch's profiler saw something compiled run, where it was at work."""
+        since = {name: _since(value, self._before[name]) for name, value in _now().items()}
+        compiled = compiler_counts()[0]
+        if compiled and not since["num_graphs"]:
+            compiled = runs_compiled
+        reasons = recompiles()[1] if since["num_recompiles"] else ()
+        return {"compiled": compiled, "recompile_reasons": reasons, **since}
+
+
+def _now() -> dict[str, Any]:
+    """Fields of the census that count since the process began."""
+    _, graphs, breaks = compiler_counts()
+    return {
+        "num_graphs": graphs,
+        "num_graph_breaks": breaks,
+        "num_recompiles": recompiles()[0],
+        "compile_s": compile_seconds(),
+    }
+
+
+def _since(now: Any, before: Any) -> Any:
+    if now is None or now < (before or 0):  # less: the script has put the counters back
+        return now
+    return now - (before or 0)
 
 
 def _utils() -> Any:

@@ -58,6 +58,7 @@ from hotloop.probe.machine import (
     num_background_saves,
     tree_bytes,
 )
+from hotloop.probe.scaled_loss import ScaledLoss
 from hotloop.probe.step_rule import Ends, RankLock, StepRule
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class StepClock:
         """Since the last mark."""
         self._other_updates = 0
         self.queue = BatchQueue()
+        self.scaled = ScaledLoss()
         self._active = True
         self._weights = weights
 
@@ -151,6 +153,7 @@ class StepClock:
     def _mark(self, ends: Ends, by: weakref.ref[torch.optim.Optimizer] | None) -> None:
         if self._rule.steps == self._stop_after:
             finish_background_saves()
+        self.queue.learned()
         taken, ready, to_come = self.queue.look()
         at = self._event() if self._device.type == "cuda" else time.perf_counter()
         samples = self.queue.samples
@@ -179,8 +182,10 @@ class StepClock:
 
     def went_backward(self, loss: torch.Tensor) -> None:
         """A backward pass from `loss` has been issued."""
+        self.queue.learned()
         if not self._active or loss.numel() != 1:
             return
+        loss = self.scaled.unscaled(loss)
         if loss.is_cpu:
             self._losses.append(loss.item())  # half of what float(loss.detach()) takes
         elif loss.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
@@ -341,6 +346,7 @@ def install(directory: Path, *, stop_after: int | None = None, weights: bool = F
         digest = WeightDigest()
     clock = StepClock(directory, stop_after=stop_after, weights=digest)
     clock.queue.install()
+    clock.scaled.install()
     if os.environ.get(STEP_CLOCK_SAMPLES):
         clock.queue.count_samples()
     if weights:

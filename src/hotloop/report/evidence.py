@@ -137,7 +137,9 @@ def use_rows(census: Census) -> list[tuple[str, str]]:
     """What the process was seen to use, a line each; what was not observed is left out."""
     compiled = None
     if census.compiled is not None:
-        compiled = "no" if not census.compiled else f"yes, {census.num_graphs or 0} graphs"
+        num = census.num_graphs
+        made = f"{num} graphs" if num else "earlier in its process"
+        compiled = f"yes, {made}" if census.compiled else "no"
         if census.num_graph_breaks:
             compiled += f", {census.num_graph_breaks} breaks"
         if census.num_recompiles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hotloop.probe.attach.operators import Span, depended_on_ns
+from hotloop.probe.attach.operators import STARTED_IN_NS, Span, depended_on_ns
 
 EVER: Span = (0, 2**63)
 
@@ -48,7 +49,25 @@ def test_an_inner_update_counts_and_the_metric_after_it_does_not() -> None:
     events = profiled(update)
     counted = depended_on_ns(events, [EVER], updates_by_hand=False)
     alone = took_ns(events, "exp", "sub")
-    assert alone <= counted <= alone + 2 * 100_000  # and what Python took to start the two
+    assert alone <= counted <= alone + 2 * STARTED_IN_NS
+
+
+def test_own_code_between_two_operations_is_no_part_of_them() -> None:
+    waited_ns = 200_000
+
+    def update(weight: Tensor) -> None:
+        for _ in range(10):
+            weight = weight.exp()
+            until = time.perf_counter_ns() + waited_ns
+            while time.perf_counter_ns() < until:
+                pass
+        weight.exp()
+
+    events = profiled(update)
+    counted = depended_on_ns(events, [EVER], updates_by_hand=False)
+    assert (
+        counted - took_ns(events, "exp") < 10 * waited_ns / 4
+    )  # from half on all of it is called computing
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

@@ -17,6 +17,23 @@ def test_step_ends_with_the_update_and_its_losses_are_the_scripts(run) -> None: 
     assert ended.last == run(source, watched=False).last
 
 
+def test_losses_are_those_before_a_gradient_scaler_multiplies_them(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+losses = []
+for _ in range(12):
+    optimizer.zero_grad()
+    loss = loss_of(model)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    losses.append(loss.item())
+print(json.dumps(losses))
+""")
+    assert [record.loss for record in ended.steps] == ended.last
+
+
 def test_step_is_the_period_of_several_optimizers(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 critic, generator = build(0), build(1)

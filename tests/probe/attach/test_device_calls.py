@@ -63,6 +63,9 @@ with torch.no_grad(): both()
 found["between passes"] = booked()
 both()
 found["with gradients"] = booked()
+watch.eval_batch = True
+both()
+found["after a batch that evaluates"] = booked()
 watch.evaluates = False
 with torch.no_grad(): both()
 found["a metric"] = booked()
@@ -81,5 +84,6 @@ def test_what_evaluates_logs_or_saves_takes_in_its_copies_and_waits(run: Any) ->
         "forward": BOTH,
         "between passes": [],
         "with gradients": BOTH,
+        "after a batch that evaluates": [],
         "a metric": BOTH,
     }

@@ -65,3 +65,16 @@ for _ in range(30):
     line = (ended.directory.parent / "work-0" / "train.py").read_text().splitlines()
     assert found.num_full >= 15
     assert found.site == f"train.py:{line.index('    gc.collect()') + 1}"
+    assert found.outside_s > 0.9 * found.full_s
+
+
+def test_a_collection_inside_of_a_phase_is_none_of_the_time_outside(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+import gc
+model, optimizer = build()
+model[0].register_forward_hook(lambda *_: [gc.collect()] and None)
+train(model, optimizer, 30)
+""")
+    found = ended.census.collections
+    assert found.num_full >= 15
+    assert found.outside_s < 0.1 * found.full_s

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from hotloop.core.census import WITH_GRADIENTS
+
 SCRIPT = """
 WORKERS, CONTEXT, SLEEP = {workers}, {context!r}, 0.004
 class Data(torch.utils.data.Dataset):
@@ -254,3 +256,181 @@ Trainer(Model(), arguments, train_dataset=data).train()
     assert ended.census.microbatches == 2.0
     assert all(record.samples is not None for record in ended.steps)
     assert 7 <= sum(record.samples or 0 for record in ended.steps) / 40 <= 9
+
+
+VALIDATES = """
+from torch.utils.data import DataLoader, TensorDataset
+class Valid(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+def optimize(x): optimizer.zero_grad(); criterion(model(x), x[:, :1]).backward(); optimizer.step()
+data, criterion = torch.ones(40, 8), torch.nn.MSELoss()
+train_loader, valid_loader = DataLoader(TensorDataset(data), batch_size=4), DataLoader(Valid(data), batch_size=8)
+model, optimizer = build()
+for epoch in range(5):
+    model.train()
+    for x in {batches}: optimize(x[0])
+    {mode}
+    for (x,) in valid_loader:
+        {forward}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "passes"), [("model.eval()", [10, 20, 30, 40]), ("pass", [20, 30, 40])]
+)
+def test_a_loader_from_which_nothing_goes_backward_evaluates_though_gradients_are_on(  # type: ignore[no-untyped-def]
+    run, mode: str, passes: list[int]
+) -> None:
+    """In training mode that is known at the end of the first time alone."""
+    forward = "criterion(model(x), x[:, :1])"
+    ended = run(VALIDATES.format(batches="train_loader", mode=mode, forward=forward))
+    trains = {use.dataset: use.trains for use in ended.census.loaders}
+    assert trains == {"TensorDataset": True, "Valid": False}
+    assert {record.samples for record in ended.steps} == {4}
+    assert [r.step for r in ended.steps if r.host.get("eval", 0.0) > 0.05] == passes
+    assert [r.step for r in ended.steps if "eval" in r.tags] == passes
+    # With its loss: one evaluation each.
+    (use,) = ended.census.evaluations
+    assert (use.num, use.what) == (len(passes), WITH_GRADIENTS)
+
+
+def test_a_loader_that_evaluates_does_not_train_where_no_loader_does(run) -> None:  # type: ignore[no-untyped-def]
+    forward = "\n        ".join(("with torch.no_grad(): y = model(x)", "criterion(y, x[:, :1])"))
+    source = VALIDATES.format(batches="data.reshape(10, 1, 4, 8)", mode="pass", forward=forward)
+    ended = run(source)
+    assert [use.trains for use in ended.census.loaders] == [False]
+    assert {record.samples for record in ended.steps} == {None}
+    assert [(use.num, use.what) for use in ended.census.evaluations] == [(4, "without gradients")]
+
+
+def test_a_loader_that_starts_anew_for_each_batch_is_seen_to(run) -> None:  # type: ignore[no-untyped-def]
+    starts = {}
+    for name, batch in {"anew": "next(iter(loader))", "once": "next(batches)"}.items():
+        ended = run(f"""
+loader = torch.utils.data.DataLoader(torch.ones(400, 8), batch_size=4, shuffle=True)
+batches = iter(loader)
+model, optimizer = build()
+for _ in range(30):
+    optimizer.zero_grad(); model({batch}).square().mean().backward(); optimizer.step()
+""")
+        (use,) = (each for each in ended.census.loaders if each.trains)
+        starts[name] = use.starts_anew
+    assert starts == {"anew": True, "once": False}
+
+
+def test_ending_the_workers_of_an_epoch_that_is_left_early_is_waiting_for_data(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        time.sleep(0.04)
+        return torch.ones(8)
+model, optimizer = build()
+loader = torch.utils.data.DataLoader(Slow(), num_workers=1, multiprocessing_context="fork")
+for _ in range(16):
+    for x in loader:
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+        break  # its worker is in the middle of the next batch
+""")
+    spent = {
+        phase: sum(record.host.get(phase, 0.0) for record in ended.counted)
+        for phase in ("data_wait", "unattributed")
+    }
+    assert len(ended.counted) == 6
+    assert spent["unattributed"] < 0.2 * spent["data_wait"]
+
+
+@pytest.mark.parametrize(
+    ("valid", "expected"),
+    [
+        ("made(list(torch.ones(80, 8)))", {True: (4, 10), False: (4, 20)}),
+        ("train_loader", {True: (8, 10)}),
+    ],
+)
+def test_what_one_line_iterates_trains_and_evaluates_by_its_list_and_by_its_gradients(  # type: ignore[no-untyped-def]
+    run, valid: str, expected: dict[bool, tuple[int, int]]
+) -> None:
+    ended = run(f"""
+model, optimizer = build()
+def made(items): return torch.utils.data.DataLoader(items, batch_size=4)
+def epoch(loader, learns):
+    for x in loader:
+        loss = model(x).square().mean()
+        if learns: optimizer.zero_grad(); loss.backward(); optimizer.step()
+train_loader = made(list(torch.ones(40, 8)))
+valid_loader = {valid}
+for _ in range(4):
+    epoch(train_loader, True)
+    with torch.no_grad(): epoch(valid_loader, False)
+""")
+    seen = {use.trains: (use.num_epochs, use.per_epoch) for use in ended.census.loaders}
+    assert seen == expected
+    assert ended.census.training_batches() == ended.census.counted_steps
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_loader_whose_gradients_are_found_without_a_pass_backward_does_not_evaluate(  # type: ignore[no-untyped-def]
+    run, mode: str
+) -> None:
+    ended = run(f"""
+loader = torch.utils.data.DataLoader(torch.ones(40, 8), batch_size=4)
+model, optimizer = build()
+model.{mode}()
+weights = list(model.parameters())
+for epoch in range(4):
+    for x in loader:
+        for weight, slope in zip(weights, torch.autograd.grad(model(x).square().mean(), weights)):
+            weight.grad = slope
+        optimizer.step()
+""")
+    assert not any(record.host.get("eval") for record in ended.steps)
+    assert {record.samples for record in ended.steps} == {4}
+
+
+def test_an_evaluation_before_the_last_batch_that_was_fetched_ahead_does_not_train(run) -> None:  # type: ignore[no-untyped-def]
+    """As the Trainer of transformers may do it: no batch is fetched between it and the last pass backward."""
+    ended = run("""
+from torch.utils.data import DataLoader, TensorDataset
+class Valid(TensorDataset): pass
+def ahead(loader):
+    batches = iter(loader)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+train_loader = DataLoader(TensorDataset(torch.ones(40, 8)), batch_size=4)
+valid_loader = DataLoader(Valid(torch.ones(40, 8)), batch_size=4)
+model, optimizer = build()
+for epoch in range(3):
+    for number, (x,) in enumerate(ahead(train_loader)):
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+        if number == 8:
+            for (x,) in ahead(valid_loader):
+                with torch.no_grad(): model(x)
+""")
+    trains = {use.dataset: use.trains for use in ended.census.loaders}
+    assert trains == {"TensorDataset": True, "Valid": False}
+
+
+def test_an_evaluation_between_a_batch_and_its_step_takes_nothing_from_it(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+from torch.utils.data import DataLoader, TensorDataset
+class Valid(TensorDataset): pass
+train_loader = DataLoader(TensorDataset(torch.ones(40, 8)), batch_size=4)
+valid_loader = DataLoader(Valid(torch.ones(40, 8)), batch_size=8)
+model, optimizer = build()
+for epoch in range(4):
+    for number, (x,) in enumerate(train_loader):
+        if number % 5 == 0:
+            for place, (valid,) in enumerate(valid_loader):
+                with torch.no_grad(): model(valid)
+                if place == 2: break
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+""")
+    trains = {use.dataset: use.trains for use in ended.census.loaders}
+    assert trains == {"TensorDataset": True, "Valid": False}
+    assert {record.samples for record in ended.steps} == {4}
+    assert [r.step for r in ended.counted if r.host.get("eval")] == list(range(10, 40, 5))

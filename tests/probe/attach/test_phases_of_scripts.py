@@ -187,3 +187,21 @@ for _ in range(20):
 """)
     assert {use.what for use in ended.census.saves} == {"torch.save", "os.fsync", "os.replace"}
     assert {use.num for use in ended.census.saves} == {10}
+
+
+def test_a_pass_that_raises_while_it_evaluates_is_an_evaluation_of_its_length(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+class Fails(torch.nn.Module):
+    def forward(self, x): time.sleep(0.004); raise ValueError("too long")
+model, optimizer = build()
+fails = Fails().eval()
+for step in range(36):
+    train(model, optimizer, 1)
+    if step % 8 == 7:
+        with torch.no_grad():
+            try: fails(torch.ones(4, 8))
+            except ValueError: pass
+""")
+    (use,) = ended.census.evaluations
+    assert use.num == 3
+    assert 3 * 0.004 <= use.seconds < 3

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import gc
 import os
+import sys
+import threading
+import time
 from pathlib import Path
+from weakref import ref
+
+import pytest
 
 import warm_python
-from hotloop.probe.attach.sampler import Sampler
+from hotloop.probe.attach.sampler import FINE_S, FineSwitching, Sampler
 from hotloop.probe.attach.sites import Sites, module_of
 from hotloop.probe.attach.watch import Watch
 
@@ -19,6 +26,7 @@ def test_line_in_which_the_probe_was_at_work_is_not_counted(tmp_path: Path) -> N
     watch.leave(depth)
     sampler.close_step(0, counted=True)
     assert [(line.phase, line.inside) for line in sampler.lines()] == [("unattributed", None)]
+    sampler.stop()
     assert sampler.counted == 1
     assert {line.site.rpartition(":")[0] for line in sampler.lines()} == {Sites().short(__file__)}
 
@@ -64,6 +72,80 @@ def test_no_garbage_is_collected_while_frames_of_another_thread_are_read(tmp_pat
     assert (done.returncode, done.stdout) == (0, "[] True\n"), done.stderr
 
 
+def test_samples_wait_for_a_tenth_of_the_usual_interval_and_a_fork_for_all_of_it(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+train(model, optimizer, 20)
+time.sleep(0.3)
+samples = sys.getswitchinterval()
+child = os.fork()
+if not child: os._exit(abs(sys.getswitchinterval() - 0.005) > 1e-4)
+print(json.dumps([samples, os.waitpid(child, 0)[1]]))
+""")
+    assert ended.last == [pytest.approx(FINE_S), 0]
+
+
+def test_the_switch_interval_is_short_only_while_no_other_thread_computes() -> None:
+    usual, over = sys.getswitchinterval(), threading.Event()
+    ended: list[bool] = []
+
+    def compute() -> None:
+        while not ended:
+            sum(range(1000))
+
+    def look(thread: threading.Thread) -> float:
+        assert thread.ident is not None
+        for _ in range(5):
+            frames = sys._current_frames()
+            switching.look({thread.ident: frames[thread.ident]}, threading.get_ident())
+            time.sleep(0.001)
+        return sys.getswitchinterval()
+
+    switching = FineSwitching()
+    waiting = threading.Thread(target=over.wait)
+    computing = threading.Thread(target=compute)
+    for each in (waiting, computing):
+        each.start()
+    try:
+        assert look(waiting) == pytest.approx(FINE_S)
+        assert look(computing) == usual
+        again = FineSwitching()
+        again.look({}, threading.get_ident())
+        assert sys.getswitchinterval() == pytest.approx(FINE_S)
+        again.end()
+        again.look({}, threading.get_ident())
+        assert sys.getswitchinterval() == usual
+    finally:
+        over.set()
+        ended.append(True)
+        for each in (waiting, computing):
+            each.join()
+
+
+def test_a_sample_keeps_nothing_of_the_script_alive(tmp_path: Path) -> None:
+    class Batch:
+        pass
+
+    sampler = Sampler(Watch(tmp_path))
+
+    def step() -> ref[Batch]:
+        batch = Batch()
+        thread = threading.Thread(target=sampler._sample)
+        thread.start()
+        thread.join()
+        return ref(batch)
+
+    gc.disable()
+    try:
+        held = step()
+        assert held() is None
+    finally:
+        gc.enable()
+        sampler.stop()
+    sampler.close_step(0, counted=True)
+    assert sampler.counted == 1
+
+
 def test_code_that_torch_generated_is_nobodys_own() -> None:
     sites = Sites()
     generated = compile("0", "/tmp/torchinductor_me/ab/cab.py", "exec")
@@ -79,3 +161,27 @@ def test_installed_code_is_named_from_its_package_on() -> None:
     assert module_of("/usr/lib/python3.11/json/decoder.py") == "decoder"
     assert module_of("/home/me/project/loss.py") == "loss"
     assert module_of("/usr/lib/python3.11/json/__init__.py") == "json"
+
+
+def test_lines_between_two_passes_that_evaluate_are_of_the_evaluation_as_their_time_is(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+def fetch(): time.sleep(0.01)
+for step in range(60):
+    train(model, optimizer, 1)
+    if step % 10 == 9:
+        model.eval()
+        for _ in range(20):
+            fetch()
+            with torch.no_grad(): model(torch.ones(4, 8))
+        model.train()
+        time.sleep(0.08)
+""")
+    seen = {"eval": 0.0, "unattributed": 0.0}
+    for line in ended.census.lines:
+        if line.function == "fetch":
+            seen[line.phase] += line.fraction
+    assert seen["eval"] > 0.4
+    assert seen["unattributed"] < seen["eval"] / 3  # before the first pass of each
+    after = [line.phase for line in ended.census.lines if line.function == "<module>"]
+    assert "unattributed" in after

@@ -97,6 +97,7 @@ with ThreadPoolExecutor(1) as pool:
 """)
     assert sum(record.host.get("data_wait", 0.0) for record in ended.counted) < 1e-6
     assert sum(record.host["unattributed"] for record in ended.counted) > 0.2
+    assert "data_wait" not in {line.phase for line in ended.census.lines}
 
 
 FEEDS = {

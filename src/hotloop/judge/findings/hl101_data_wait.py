@@ -9,7 +9,8 @@ Evidence. `data_wait_fraction`: seconds in the phase `data_wait` over wall secon
 batch of an epoch left out where HL108 names them; on an accelerator at most the share in which it idled;
 reported from 0.1, from 0.05 where no loader was seen. `num_workers`: workers of the loader, where it was seen.
 `other_programs_fraction`: share of the machine's CPUs that other programs kept busy, where that is what
-hides the cause. `in_memory`: whole batches are copied from memory, where that is all that making one does.
+hides the cause. `in_memory`: whole batches are copied from memory, where that is all that making one does. `new_iterators`: how many the
+loader made, where it made one for each batch.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. Reached when workers prepare a
 batch in less time than the rest of the step takes and a core is free for them; with fewer cores the
@@ -33,7 +34,7 @@ from hotloop.judge.judged_run import Found, JudgedRun
 
 def find(run: JudgedRun) -> Found | None:
     waiting = why_waiting(run)
-    if waiting is None or waiting.cause not in ("unknown", "others", "copying"):
+    if waiting is None or waiting.cause not in ("unknown", "others", "copying", "iterator"):
         return None
     settings = run.census.loader
     workers = waiting.loader.num_workers if waiting.loader else settings.get("num_workers")
@@ -48,6 +49,8 @@ def find(run: JudgedRun) -> Found | None:
         evidence[OTHER_PROGRAMS] = run.census.foreign_busy
     if waiting.cause == "copying" and waiting.loader is not None:
         evidence["in_memory"] = str(waiting.loader.in_memory)
+    if waiting.cause == "iterator" and waiting.loader is not None:
+        evidence["new_iterators"] = waiting.loader.num_epochs
     return Found(
         share=waiting.share,
         site=site if isinstance(site, str) else None,
@@ -59,6 +62,11 @@ def find(run: JudgedRun) -> Found | None:
 def _advice(waiting: Waiting, workers: object, run: JudgedRun) -> str:
     if waiting.cause == "others":
         return _on_a_crowded_machine(waiting.loader, run.census.foreign_busy or 0.0)
+    if waiting.cause == "iterator":
+        return (
+            "Each batch is the first of a new iterator (`next(iter(loader))`): what a loader does once per epoch, such as "
+            "shuffling and starting workers, is done for each. Make the iterator once, outside of the loop."
+        )
     if waiting.cause == "copying":
         return (
             "Whole batches are copied from memory, which workers do no faster. Keep the data in fewer "

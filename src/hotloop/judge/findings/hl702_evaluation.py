@@ -2,7 +2,8 @@
 
 What it means. Between training steps the model is evaluated without gradients, and that takes a
 visible share of the whole. A pass without gradients is taken for evaluating if its module is in evaluation
-mode, or follows a batch of a loader that is iterated without gradients: an agent that plays does not.
+mode, or follows a batch of a loader that is iterated without gradients: an agent that plays does not. Where gradients were left on,
+a pass is one that follows a batch of a loader from which nothing goes backward.
 
 Evidence. `evaluation_fraction`: seconds of it over wall time, from one evaluation to the last, so over
 whole intervals (a run that ended by itself: over all of it); reported from 0.15. `num_evaluations`
@@ -14,7 +15,7 @@ Gain at most. `1 / (1 - evaluation_fraction)`: no evaluation at all. Evaluating 
 `1 / (1 - evaluation_fraction (1 - 1/k))`: `gain_half_as_often`, `gain_tenth_as_often` (left out where the
 whole run evaluates fewer than ten times). These are computed, not measured: each evaluation is taken to cost the same.
 
-Remedy. Evaluate less often, or on a part of the data between and on all of it at the end; a larger
+Remedy. Turn gradients off where they were left on (`torch.no_grad()`), which keeps no activations. Evaluate less often, or on a part of the data between and on all of it at the end; a larger
 batch (no gradients are kept: often four times as large); `torch.inference_mode()`. To test it: the same
 steps with each; the metric on the part against the metric on all.
 
@@ -27,11 +28,13 @@ longer in steps.
 
 from __future__ import annotations
 
+from hotloop.core.census import WITH_GRADIENTS
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.less_often import less_often
 from hotloop.judge.thresholds import EVALUATING, EVERY_STEP
 
 FOREIGN = "Evaluate less often, on a part of the data, or with a larger batch under torch.inference_mode()."
+GRADED = "Put it under torch.no_grad(): gradients are left on, for which every pass keeps what it computed. "
 OWN = "Evaluate less often (eval.every_steps), or fewer sequences (eval.windows)."
 
 
@@ -44,6 +47,7 @@ def find(run: JudgedRun) -> Found | None:
         return None
     fewer, sentence = less_often(run, "eval", found.share, seen=found, call=None)
     evaluating = [loader for loader in census.loaders if not loader.trains]
+    graded = any(each.what == WITH_GRADIENTS for each in census.evaluations)
     return Found(
         share=found.share,
         site=run.site_of(census.evaluations, "eval"),
@@ -54,5 +58,5 @@ def find(run: JudgedRun) -> Found | None:
             "batch_size": evaluating[0].batch_size if evaluating else None,
             **fewer,
         },
-        advice=f"{FOREIGN if run.is_foreign else OWN}{sentence}",
+        advice=f"{GRADED if graded else ''}{FOREIGN if run.is_foreign else OWN}{sentence}",
     )

@@ -3,7 +3,8 @@
 A pass without gradients evaluates if its module is in evaluation mode, or follows a batch of a loader
 that is iterated for that. Else it is a forward like others: a teacher's labels. So is one in most
 steps by a module that does not train, and that of an agent that plays, in whatever mode: an environment is at hand where it
-is called, and no function there evaluates.
+is called, and no function there evaluates. Where gradients are left on, a pass evaluates after a batch of a loader from which
+nothing goes backward.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from hotloop.core.census import WITH_GRADIENTS
 from hotloop.probe.attach.sites import Place, caller, outward, variables_of
 from hotloop.probe.attach.watch import Watch
 
@@ -44,17 +46,21 @@ class EvaluationWatch:
         """Passes of the evaluation that is open: `over` has something to do only where there are some."""
         self.follows_batch = False
         """A loader gave batches for it."""
+        self.in_eval_mode = False
+        """A module in evaluation mode went forward with gradients since the last batch or pass backward."""
         self.saw_eval: Callable[[], None] = lambda: None
         self.trained: set[int] = set()
         """Ids of modules that went forward with gradients; a teacher does not."""
         self._of_trained = False
         """One of them made a pass of the evaluation that is open."""
+        self._graded = False
+        """Gradients were on in one of its passes."""
         self._recent: dict[bool, deque[int]] = {each: deque(maxlen=8) for each in (False, True)}
         """Steps that were looked at and had passes without gradients: those of what does not train, and evaluations that show as such."""
         self._playing: dict[tuple[CodeType, ...], bool] = {}
 
     def phase_of(self, module: Any) -> str:
-        """The phase of a forward without gradients that is about to begin."""
+        """The phase of a forward that is about to begin, without gradients or with ones that nothing needs."""
         watch = self._watch
         if not watch.here():
             return "eval"
@@ -65,6 +71,9 @@ class EvaluationWatch:
         if module.training and not watch.evaluates:
             return "forward"
         self._of_trained = self._of_trained or id(module) in self.trained
+        if not self._graded and torch.is_grad_enabled():
+            # A loss may have gradients on beside a model that has not.
+            self._graded = bool(watch.tried(_learns, module))
         return "eval"
 
     def _plays(self) -> bool:
@@ -98,6 +107,7 @@ class EvaluationWatch:
         self._ended = self._watch.clock.last
         self._outside = self._watch.clock.so_far("unattributed")
         self._step = self._watch.step
+        self._watch.span += 1
 
     def over(self) -> None:
         """Something of training happens: what was open is one evaluation."""
@@ -105,9 +115,12 @@ class EvaluationWatch:
             return
         watch = self._watch
         watch.evaluates = False
+        watch.outside.append(watch.span)
         seconds = self._ended - self._began
         evaluates = self.follows_batch or self._of_trained
+        what = WITH_GRADIENTS if self._graded else "without gradients"
         self.passes, self.follows_batch, self._of_trained = 0, False, False
+        watch.eval_batch = self._graded = False
         now, recent = watch.looked_at, self._recent[evaluates]
         if not recent or recent[-1] != now:
             recent.append(now)
@@ -115,9 +128,13 @@ class EvaluationWatch:
         if is_part and not evaluates:
             watch.clock.move(seconds + 1e-6, "eval", "forward")  # no rest of rounding stays
             return
-        watch.calls.add("evaluations", "without gradients", self._place, seconds)
+        watch.calls.add("evaluations", what, self._place, seconds)
         if not is_part:
             watch.tag("eval")
+
+
+def _learns(module: torch.nn.Module) -> bool:
+    return any(each.requires_grad for each in module.parameters())
 
 
 def _holds_environment(frame: FrameType) -> bool:

@@ -31,6 +31,7 @@ class GarbageWatch:
 
     def clear(self) -> None:
         self._all, self._full = Tally(), Tally()
+        self._outside_s = 0.0
         self._places: Counter[Place] = Counter()
 
     def install(self) -> None:
@@ -55,6 +56,7 @@ class GarbageWatch:
             num_full=self._full.num,
             full_s=self._full.seconds,
             site=self._watch.sites.name(most[0][0]) if most else None,
+            outside_s=self._outside_s,
         )
 
     def _unraisable(self, unraisable: Any) -> None:
@@ -77,6 +79,8 @@ class GarbageWatch:
             return
         seconds = time.perf_counter() - self._began
         self._all.add(seconds)
+        if watch.clock.innermost == "unattributed":
+            self._outside_s += seconds
         if info["generation"] == 2:
             self._full.add(seconds)
             place = watch.sites.place(caller())

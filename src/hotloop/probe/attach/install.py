@@ -249,7 +249,7 @@ def _forked(parts: Parts, writer: Writer) -> None:
     watch = parts.watch
     watch.resume = lambda: None  # there are none in a child of fork
     if watch.claimed:
-        parts.sampler.background.forked()
+        parts.sampler.forked()
         parts.memory.background.forked()
         writer.forked()
     watch.forked()

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import pin_memory as torch_pinning
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from hotloop.core.census import LoaderUse
 from hotloop.probe import entry
@@ -48,9 +48,11 @@ class LoaderWatch:
         self._current: LoaderSeen | None = None
         self._pinning = False
         self._fetched: list[LoaderSeen] = []
-        """With gradients enabled, since the last pass of any kind."""
-        self._looked_at: list[LoaderSeen] = []
-        """The same before it, where that pass was without gradients."""
+        """With gradients enabled, since the last pass without them, or backward."""
+        self._given: dict[LoaderSeen, int] = {}
+        """Samples that each gave with gradients enabled since the last pass backward."""
+        self._since = -1
+        """The step in which the first of these were."""
 
     def install(self) -> None:
         """Hook torch's loader."""
@@ -60,6 +62,7 @@ class LoaderWatch:
         entry.around_call(_BaseDataLoaderIter, "__init__", self._begin)
         entry.around_call(_BaseDataLoaderIter, "_reset", self._begin)
         entry.around_call(_BaseDataLoaderIter, "__next__", self._advance)
+        entry.around_call(_MultiProcessingDataLoaderIter, "_shutdown_workers", self._end)
         entry.around_call(torch_pinning, "pin_memory", self._pin)
 
     def fetched_here(self, fetched: Fetched) -> None:
@@ -74,21 +77,32 @@ class LoaderWatch:
             seen.fetched(fetched, counting=True)
 
     def went_backward(self) -> None:
-        """What was fetched since the last pass trains; or before it, where a teacher looked first."""
-        for seen in self._fetched or self._looked_at:
+        """What was fetched since the last one trains; what seems to evaluate only where nothing else was, as a teacher may have
+        looked first."""
+        for seen in [each for each in self._given if not each.evaluates] or self._given:
+            if seen.evaluates and self._given[seen]:
+                self._watch.now.samples = (self._watch.now.samples or 0) + self._given[seen]
             seen.trains, seen.evaluates = True, False
-        self._fetched, self._looked_at = [], []
+        self._fetched, self._given = [], {}
+        self._evaluations.in_eval_mode = False
 
     def went_without_gradients(self) -> None:
         """A forward without gradients: one loader that was fetched, and never trained, evaluates.
 
         Several at once are the two halves of a training batch, of which one is labelled just now.
         """
-        if not self._fetched:
+        if len(self._fetched) == 1:
+            self._seems_to_evaluate(self._fetched[0])
+        self._fetched = []
+
+    def _seems_to_evaluate(self, seen: LoaderSeen) -> None:
+        if seen.trains or seen.evaluates:
             return
-        if len(self._fetched) == 1 and not self._fetched[0].trains:
-            self._fetched[0].evaluates = True
-        self._fetched, self._looked_at = [], self._fetched
+        seen.evaluates, now = True, self._watch.now
+        if now.samples is not None:
+            left = max(now.samples - self._given.get(seen, 0), 0)
+            # Where no loader trains, nobody knows how many samples a step takes.
+            now.samples = left if left or any(each.trains for each in self._all()) else None
 
     def uses(self) -> tuple[LoaderUse, ...]:
         """For the census; may be called from another thread."""
@@ -112,14 +126,14 @@ class LoaderWatch:
     def _all(self) -> list[LoaderSeen]:
         return [seen for kept in list(self._seen.values()) for _, seen in list(kept)]
 
-    def _of_dataset(self, key: tuple[Any, ...], dataset: Any) -> LoaderSeen | None:
+    def _of_dataset(self, key: tuple[Any, ...], loader: Any, dataset: Any) -> LoaderSeen | None:
         """The same dataset's; or that of one which is gone, and which this one replaces."""
         kept = self._seen.get(key, [])
         for number, (held, seen) in enumerate(kept):
             if held() is dataset:
                 return seen
             if held() is None and number == len(kept) - 1:
-                kept[number] = (_weakly(dataset), seen)
+                kept[number] = (_weakly(loader), seen)
                 return seen
         return None
 
@@ -153,10 +167,10 @@ class LoaderWatch:
         place = self._watch.sites.place(caller())
         # By line: the interpreter moves within a line's instructions once it has specialized them.
         key = (_line(made), _line(place), type(dataset), workers, loader.batch_size)
-        seen = self._of_dataset(key, dataset)
+        seen = self._of_dataset(key, loader, dataset)
         if seen is None:
             seen = LoaderSeen(loader, made or place, self._watch.sites)
-            self._seen.setdefault(key, []).append((_weakly(dataset), seen))
+            self._seen.setdefault(key, []).append((_weakly(loader), seen))
         if not self._watch.resting:
             seen.began_epoch(loader, seconds)
         if name is not None:
@@ -166,6 +180,8 @@ class LoaderWatch:
         seed = getattr(iterator, "_base_seed", None)
         if workers and isinstance(seed, int):
             self._seeds[seed] = seen
+        if seen.evaluates and torch.is_grad_enabled():
+            self._watch.clock.move(seconds, "data_wait", "eval")  # starting its workers
         self._iterators[iterator] = seen
         self._asked.pop(iterator, None)
 
@@ -179,24 +195,49 @@ class LoaderWatch:
             watch.tried(self._note_epoch, asked[0], iterator, time.perf_counter() - asked[1])
         if watch.resting:
             return original(iterator)
-        seen = self._iterators.get(iterator)
-        evaluates = not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
+        seen, evaluations = self._iterators.get(iterator), self._evaluations
+        if evaluations.in_eval_mode and self._learns_nothing(seen):
+            watch.tried(self._seems_to_evaluate, seen)  # it is asked again
+        evaluations.in_eval_mode = False
+        evaluates = _evaluates(seen)
+        watch.eval_batch = evaluates and torch.is_grad_enabled()
         before, self._current = self._current, seen
         depth = watch.enter("eval" if evaluates else "data_wait")
         if evaluates:
-            self._evaluations.begin()
-            self._evaluations.follows_batch = True
+            evaluations.begin()
+            evaluations.follows_batch = True
         start = time.perf_counter()
         try:
             batch = original(iterator)
+        except StopIteration:
+            if seen is not None:
+                watch.tried(self._note_end, seen)
+            raise
         finally:
             self._current = before
             watch.leave(depth)
             if evaluates:
-                self._evaluations.end()
+                evaluations.end()
         if seen is not None:
             watch.tried(self._note_batch, seen, iterator, batch, time.perf_counter() - start)
         return batch
+
+    def _end(self, original: Any, iterator: Any) -> Any:
+        """It ends its workers: where the script leaves an epoch early, as soon as nothing holds the iterator."""
+        phase = "eval" if _evaluates(self._iterators.get(iterator)) else "data_wait"
+        return self._watch.timed(phase, original, (iterator,), {})
+
+    def _learns_nothing(self, seen: LoaderSeen | None) -> bool:
+        """Whether neither a pass backward nor an update (of gradients that were found otherwise) came after its batches."""
+        return seen in self._given and self._watch.step == self._since
+
+    def _note_end(self, seen: LoaderSeen) -> None:
+        """All batches were given: what nothing went backward from by now evaluates."""
+        if seen.evaluates:  # nor will anything, of batches that were fetched ahead
+            self._given.pop(seen, None)
+        elif self._learns_nothing(seen):
+            self._seems_to_evaluate(seen)
+        self._watch.eval_batch = False
 
     def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """A batch made in this process is pinned by it, too. Calls itself for what is inside the batch.
@@ -215,25 +256,37 @@ class LoaderWatch:
             seen.pinned(time.perf_counter() - start, counting=self._watch.counting)
 
     def _note_batch(self, seen: LoaderSeen, iterator: Any, batch: Any, waited: float) -> None:
-        watch = self._watch
-        seen.gave(batch, waited, counting=watch.counting)
-        if torch.is_grad_enabled() and not seen.evaluates:
+        watch, grad = self._watch, torch.is_grad_enabled()
+        # Of a loader that trains, what is looked at without gradients is no batch of a step.
+        seen.gave(batch, waited, counting=watch.counting and (grad or not seen.trains))
+        if grad:
             size = getattr(iterator._index_sampler, "batch_size", None)
+            samples = 0
             if isinstance(size, int):  # else nobody says what a batch is
                 samples = num_samples(iterator, batch) or size
+            if samples and not seen.evaluates:
                 watch.now.samples = (watch.now.samples or 0) + samples
-        if torch.is_grad_enabled() and seen not in self._fetched:
-            self._fetched.append(seen)
+            if not self._given:
+                self._since = watch.step
+            self._given[seen] = self._given.get(seen, 0) + samples
+            if seen not in self._fetched:
+                self._fetched.append(seen)
         if not seen.evaluates:
             self._padding.from_loader = True
             self._padding.look(batch, seen.site)
 
 
-def _weakly(dataset: Any) -> Callable[[], Any]:
+def _evaluates(seen: LoaderSeen | None) -> bool:
+    return not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
+
+
+def _weakly(loader: Any) -> Callable[[], Any]:
+    """Its dataset, as long as that lives."""
     try:
-        return ref(dataset)
-    except TypeError:  # a list, for one: not to be told from others
-        return lambda: None
+        return ref(getattr(loader, "dataset", None))
+    except TypeError:  # a list, for one: as long as the loader does
+        by = ref(loader)
+        return lambda: getattr(by(), "dataset", None)
 
 
 def _line(place: Place | None) -> tuple[CodeType, int] | None:

@@ -41,13 +41,16 @@ _OF_THE_PROFILER = frozenset({
     "Lazy Function Loading", "Runtime Triggered Module Loading",
 })  # fmt: skip
 """What it spends, and CUDA's loading of kernels: told on the host, with numbers of their own that are operations', too."""
+_COMPILED = "Torch-Compiled Region"
+"""Begins the name under which dynamo runs what it compiled."""
 _ON_THREADS = ("gloo:", "mpi:", "ucc:")
 _KERNELS = ("nccl", "rccl")
 _WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _NO_WORK = ("Stream Wait", "Event Sync", "Context Sync", "Stream Sync")
 """In a torch that does not tell the activity's type, synchronizing is listed among what the device did."""
-STARTED_IN_NS = 100_000
-"""Python's part of an operation: the time since the last one ended, up to this much."""
+STARTED_IN_NS = 20_000
+"""Python's part of an operation: the time since the last one ended, up to this much. What takes longer is the script's own
+code beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Seen:
     """Per step: in communication that nothing hid; `None` where none was seen on a CPU, or no GPU."""
     computing_between_s: float | None = None
     """Per step: in operations between the phases that the loss or the weights depend on."""
+    runs_compiled: bool | None = None
+    """Code that torch.compile made was among it."""
 
 
 @dataclass(slots=True)
@@ -103,7 +108,7 @@ def summed(
     attention: set[str] = set()
     threads: dict[int, list[Any]] = defaultdict(list)
     device, on_host = [], []
-    whole = True
+    whole, runs_compiled = True, False
     for number, event in enumerate(events):
         if number >= MAX_EVENTS:
             whole = False
@@ -112,6 +117,7 @@ def summed(
             continue
         if event.device_type().name == "CPU":
             on_host.append(event)
+            runs_compiled |= event.name().startswith(_COMPILED)
             if not is_communication(event):
                 threads[event.start_thread_id()].append(event)
         else:
@@ -134,6 +140,7 @@ def summed(
         busy_s=busy[0] / num_steps if busy is not None else None,
         communication_s=alone / num_steps if alone is not None else None,
         computing_between_s=depended_on / 1e9 / num_steps if whole else None,
+        runs_compiled=runs_compiled if runs_compiled or whole else None,
     )
 
 

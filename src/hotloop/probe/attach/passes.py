@@ -15,6 +15,7 @@ from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.step_calls import Step
 from hotloop.probe.attach.watch import RESTS, Watch
 from hotloop.probe.background import Background
+from hotloop.probe.scaled_loss import ScaledLoss
 
 BLOCKS = 5
 REPEATS = 300
@@ -40,6 +41,7 @@ def watch_passes(
     def went_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if evaluations.passes:
             evaluations.over()
+        evaluations.in_eval_mode |= not module.training
         if watch.step < LOOKS or watch.step % EVERY == 0:
             evaluations.trained.add(id(module))
             watch.tried(saw_forward, module, args, kwargs)
@@ -96,7 +98,7 @@ def watched_call(
             if is_torchs and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
-        grad = grad_enabled()
+        grad = grad_enabled() and not watch.eval_batch
         phase = "forward" if grad else evaluations.phase_of(self)
         depth = watch.enter(phase)
         if depth < 0:
@@ -107,9 +109,9 @@ def watched_call(
             result = original(self, *args, **kwargs)
         finally:
             watch.leave(depth)
-        if phase == "eval":
-            evaluations.end()
-        elif grad and done is not None:
+            if phase == "eval":
+                evaluations.end()  # also of a pass that raises: what the script does then may evaluate on
+        if grad and done is not None:
             watch.guarded(done, self, args, kwargs)
         return result
 
@@ -125,6 +127,8 @@ def _watch_backward(
     watch: Watch, boundary: Boundary, evaluations: EvaluationWatch, saw_backward: Callable[[], None]
 ) -> None:
     read = torch._C.TensorBase.item
+    scaled = ScaledLoss()
+    scaled.install()
 
     def backward(original: Any, *args: Any, **kwargs: Any) -> Any:
         if not watch.here() or watch.clock.innermost in ("backward", "data_wait", RESTS):
@@ -139,7 +143,7 @@ def _watch_backward(
         loss = args[0] if args else None
         # On a device it would have to be waited for.
         if isinstance(loss, torch.Tensor) and loss.is_cpu and loss.numel() == 1:
-            value = read(loss)
+            value = read(scaled.unscaled(loss))
             if isinstance(value, (int, float)):  # no complex number
                 watch.now.losses.append(value)
         saw_backward()

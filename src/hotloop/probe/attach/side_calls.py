@@ -213,11 +213,14 @@ def _waiting(watch: Watch) -> entry.Around:
         if depth < 0:
             return original(*args, **kwargs)
         start = watch.clock.last
+        watch.waits, watch.span = True, watch.span + 1
         try:
             found = original(*args, **kwargs)
         finally:
+            watch.waits = False
             watch.leave(depth)
         if not watch.tried(holds_data, found):
+            watch.outside.append(watch.span)
             watch.clock.move(watch.clock.last - start, "data_wait", "unattributed")
         return found
 
@@ -261,7 +264,7 @@ def watch_device_calls(watch: Watch, accelerator: str = "cuda") -> None:
         """Of what is open, or of an evaluation between two of its passes."""
         if not _WHOLE.isdisjoint(opened):
             return True
-        return watch.evaluates and not torch.is_grad_enabled()
+        return watch.evaluates and (watch.eval_batch or not torch.is_grad_enabled())
 
     def on_host(tensor: torch.Tensor) -> bool:
         return tensor.device.type == "cpu"

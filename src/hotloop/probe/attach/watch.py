@@ -73,6 +73,14 @@ class Watch:
         self.profiling = False
         self.evaluates = False
         """Passes that evaluate have been seen, and nothing of training since."""
+        self.eval_batch = False
+        """Gradients are on, and the last batch came from a loader that evaluates."""
+        self.waits = False
+        """For another thread or process, perhaps for data."""
+        self.span = 0
+        """Number of such a wait, or of the time after a pass that evaluates: what it belongs to shows only at its end."""
+        self.outside: deque[int] = deque(maxlen=1000)
+        """Those that turned out to be outside of every phase: no data came, no other such pass."""
         self.trains: set[CodeType] = set()
         """The user's functions in which a step has ended: a generator among them feeds nothing."""
         self.closed: deque[Step | None] = deque()

@@ -33,7 +33,7 @@ from hotloop.probe.attach.step_calls import Step
 from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.watch import Watch, num_ranks
 from hotloop.probe.background import Background
-from hotloop.probe.compile_watch import CompileWatch, compile_seconds, compiler_counts, recompiles
+from hotloop.probe.compile_watch import CompileWatch
 from hotloop.probe.foreign_process import replace_json
 from hotloop.probe.machine import Busy, host_peak_bytes, num_background_saves, usable_cpus
 from hotloop.probe.memory_watch import MemoryWatch
@@ -104,7 +104,7 @@ class Writer:
         self._done = True
         self.background.stop()
         watch.tried(self._parts.profiler.abandon)
-        self._parts.sampler.background.stop()
+        self._parts.sampler.stop()
         with self._lock:
             if not self._write_all(finished=True, stopped=stopped):
                 return
@@ -255,8 +255,6 @@ def census_of(parts: Parts) -> Census:
     """What was seen so far. From the writer's thread, or at the end."""
     watch, boundary, profiler = parts.watch, parts.boundary, parts.profiler
     calls, sites = watch.calls, watch.sites
-    compiled, num_graphs, num_breaks = compiler_counts()
-    num_recompiles, reasons = recompiles()
     seen = profiler.seen or Seen()
     on_device = boundary.device.type != "cpu"
     counted = watch.counted_steps
@@ -273,11 +271,6 @@ def census_of(parts: Parts) -> Census:
         optimizer=boundary.described,
         optimizer_site=sites.name(boundary.constructed),
         num_ranks=num_ranks(),
-        compiled=compiled,
-        num_graphs=num_graphs,
-        num_graph_breaks=num_breaks,
-        num_recompiles=num_recompiles,
-        compile_s=compile_seconds(),
         host_peak_bytes=host_peak_bytes(),
         num_background_saves=num_background_saves(),
         clock_read_s=parts.cost.read_s,
@@ -290,6 +283,7 @@ def census_of(parts: Parts) -> Census:
         profiled_busy_s=seen.busy_s,
         profiled_communication_s=seen.communication_s,
         profiled_between_s=seen.computing_between_s,
+        **parts.compiling.used(seen.runs_compiled),
         **parts.model.used(),
         **(watch.device.used() if watch.device is not None else {}),
         cudnn_benchmark=torch.backends.cudnn.benchmark if on_device else None,
@@ -305,7 +299,6 @@ def census_of(parts: Parts) -> Census:
         operators=seen.operators,
         collections=parts.garbage.use(),
         padding=parts.padding.use(),
-        recompile_reasons=reasons,
         seen=tuple(looked),
         notes=tuple(notes),
     )

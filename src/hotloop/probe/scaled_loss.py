@@ -1,0 +1,32 @@
+"""The loss that goes backward as the script has it, without the factor of its gradient scaler."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+import torch
+
+from hotloop.probe.entry import around_call
+
+
+class ScaledLoss:
+    """Remembers what was scaled last. That factor changes in the middle of a run, and two runs may change it at different steps."""
+
+    def __init__(self) -> None:
+        self._last: tuple[ref[torch.Tensor], torch.Tensor] | None = None
+
+    def install(self) -> None:
+        around_call(torch.amp.GradScaler, "scale", self._scale)
+
+    def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """`loss`, or what was scaled to it."""
+        last, self._last = self._last, None
+        return last[1] if last is not None and last[0]() is loss else loss
+
+    def _scale(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        scaled = original(scaler, *args, **kwargs)
+        given = args[0] if args else kwargs.get("outputs")
+        if isinstance(given, torch.Tensor) and isinstance(scaled, torch.Tensor):
+            self._last = ref(scaled), given.detach()
+        return scaled

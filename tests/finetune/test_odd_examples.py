@@ -153,6 +153,7 @@ def line(text: Any, label: Any) -> str:
         ("a.jsonl", line("a", [0, 1, 0]), "multilabel", r"0 or 1 for each label \(`\[0, 1, 0\]`\), and no list of labels\n.*:1"),
         ("a.csv", "text,label\na,\"['x', 'y']\"\n", "multilabel", r"a list as text \(`\['x', 'y'\]`\)\n.*:2"),
         ("a.csv", "text,label\na,x\nb,NaN\n", "multilabel", r"no labels \(`NaN`\)\n.*:3"),
+        ("a.csv", "", "classification", r"no examples in this file"),
         ("a.json", "[1, 2]", "classification", r"damaged json: not a list of objects\n.*:1\n.*each line is an object"),
         ("a.json", '[{"text": "a"', "classification", r"damaged json: "),
         ("a.json", '{"data":\n []}', "classification", r"damaged json: "),

@@ -179,7 +179,14 @@ def fit_module(
         raise UsageError("the model has no weights to train", where=type(model).__name__)
     device = pick_device(settings.config.train.device, Rendezvous().ranks)
     collate = collate or default_collate
-    first = batch_of(collate, train, [0])  # which a collator may give other keys than the example
+    try:
+        first = batch_of(collate, train, [0])  # which may have other keys than the example
+    except KeyError as error:
+        raise UsageError(
+            f"the first example cannot be drawn by its number: {error!r}",
+            where=f"`data`, {type(train).__name__}",
+            do="give a list, or a Dataset with __len__ and __getitem__; of a table its rows, `frame.to_dict('records')`",
+        ) from error
     keys = tuple(first) if isinstance(first, Mapping) else None
     recent = deque[list[int]](maxlen=4)  # divergence is noticed a step late
 

@@ -209,7 +209,10 @@ class Loss(nn.Linear):
         ({"model": nn.ReLU()}, "no weights to train"),
         ({"data": Endless()}, "no length"),
         ({"data": []}, "there are no examples"),
-        ({"data": {7: (torch.zeros(6), 0)}}, "the first example cannot be drawn by its number: KeyError(0)"),
+        (
+            {"data": {7: (torch.zeros(6), 0)}},
+            "the first example cannot be drawn by its number: KeyError(0)",
+        ),
         ({"data": [("a", "b")] * 4}, "a batch has to be of tensors"),
         ({"data": [{"x": torch.zeros(6), "text": "a"}] * 4}, "is of x: Tensor, text: list"),
         (

@@ -154,6 +154,8 @@ def line(text: Any, label: Any) -> str:
         ("a.csv", "text,label\na,\"['x', 'y']\"\n", "multilabel", r"a list as text \(`\['x', 'y'\]`\)\n.*:2"),
         ("a.csv", "text,label\na,x\nb,NaN\n", "multilabel", r"no labels \(`NaN`\)\n.*:3"),
         ("a.csv", "", "classification", r"no examples in this file"),
+        ("a.csv", "text,label\na,x\nb,y\ntext,label\n", "classification", r"the first line again\n.*:4"),
+        ("a.tsv", 'text\tlabel\n"a\tx\nb\ty\nhe "is"\tx\n', "classification", r"damaged csv: .*\n.*:2\n.*quote"),
         ("a.json", "[1, 2]", "classification", r"damaged json: not a list of objects\n.*:1\n.*each line is an object"),
         ("a.json", '[{"text": "a"', "classification", r"damaged json: "),
         ("a.json", '{"data":\n []}', "classification", r"damaged json: "),
@@ -169,6 +171,22 @@ def test_odd_files_are_one_clear_error(
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError, match=wanted):
         read_dataset(ExamplesConfig(file=str(path)), task=task)
+
+
+@pytest.mark.parametrize("sign", ["|", ",", ";", ":", "#", "tab"])
+def test_the_delimiter_that_an_error_names_is_taken_as_it_is_named(
+    sign: str, tmp_path: Path
+) -> None:
+    stands, path = "\t" if sign == "tab" else sign, tmp_path / "a.txt"
+    path = tmp_path / ("a.tsv" if sign == "," else "a.csv")
+    path.write_text(f"text{stands}label\n" + f"a{stands}x\nb{stands}y\n" * 2)
+    if sign in "|,;tab":
+        with pytest.raises(UsageError) as raised:
+            read_dataset(ExamplesConfig(file=str(path)))
+        assert f"data.delimiter={sign}" in str(raised.value)
+    words = ["task=classification", f"data.file={path}", "model.path=x", f"data.delimiter={sign}"]
+    found = read_dataset(settings_of("classification", None, words).config.data)
+    assert found.train.texts + found.held_out.texts in {("a", "b", "a", "b")}
 
 
 def test_labels_in_a_list_may_be_missing_and_of_two_numbers(tmp_path: Path) -> None:

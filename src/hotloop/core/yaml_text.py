@@ -17,6 +17,8 @@ MAX_DEPTH = 20
 MAX_INTEGER = 1 << 64
 MAX_SHOWN = 80
 """Characters of a given text or value that an error message repeats."""
+SIGNS = "|,>-:?&*!%@#`"
+"""Each by itself is itself in a flag: as YAML it begins what is not there."""
 NAMES_BELOW = ("origins.", "train.class_weights.")
 """Sections whose keys are not settings, and may have dots in them."""
 
@@ -42,6 +44,8 @@ def read_yaml(text: str, where: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 def read_yaml_value(text: str, where: str) -> Any:
     """The value of a `key=value` flag. Raises `UsageError`."""
+    if len(text) == 1 and text in SIGNS:
+        return text
     return _loaded(text, where, lambda loader: loader.get_single_data(), numbered=False)
 
 

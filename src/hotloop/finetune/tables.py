@@ -126,6 +126,9 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
             raise UsageError(what, where=f"{file.path}:1", do="rename one of them")
         for row in reader:
             more = row.pop(None, ())
+            if [*row.values()] == names:
+                do = "remove it: it would be an example"
+                raise UsageError("the first line again", where=f"{file.path}:{reader.line_num}", do=do)  # fmt: skip
             if any(map(str.strip, more)):
                 what = f"{len(names) + len(more)} columns here, and {len(names)} in the first line"
                 do = f'a text that has {delimiter!r} in it stands in quotes: "..."'
@@ -133,7 +136,9 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
             yield reader.line_num, row
     except csv.Error as error:
         raise UsageError(
-            f"damaged csv: {error}", where=f"{file.path}:{reader.line_num}", do="quote that field"
+            f"damaged csv: {error}",
+            where=f"{file.path}:{reader.line_num + 1}",
+            do="quote that field",
         ) from error
 
 

@@ -10,8 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+import torch.nn.functional as F
 from encoders import config, rows, save_encoder, tokenizer, write_csv
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig
@@ -277,3 +284,25 @@ def test_a_head_for_another_number_of_labels_is_replaced_and_one_for_others_is_k
         said = run(job)
         assert ("new, with random weights: classifier" in said) == notes[0]
         assert ("the head is kept, whose outputs were 1, 2, 3, 4" in said) == notes[1]
+
+
+def test_a_decoder_learns_from_the_last_token_of_each_text_whatever_its_pad_token(
+    job: list[str], tmp_path: Path, run: Run
+) -> None:
+    """Its config has another one than the tokenizer, and its head looks for the token before the padding."""
+    settings = config("gpt2")
+    settings.update({"pad_token_id": 5, "initializer_range": 1.0})
+    AutoModel.from_config(settings).save_pretrained(tmp_path / "gpt2")
+    tokenizer().save_pretrained(tmp_path / "gpt2")
+    job[job.index("--model") + 1] = str(tmp_path / "gpt2")
+    run([*job, "train.precision=fp32"])
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/model").eval()
+    own = AutoTokenizer.from_pretrained(tmp_path / "run/model")
+    out = read_dataset(ExamplesConfig(file=str(tmp_path / "a.csv"))).held_out
+    losses = []
+    for text, label in zip(out.texts, out.labels, strict=True):
+        with torch.no_grad():
+            logits = model(**own(text, return_tensors="pt")).logits
+        losses.append(float(F.cross_entropy(logits, torch.tensor([int(label)]))))
+    evaluated = json.loads((tmp_path / "run/evals.jsonl").read_text().splitlines()[-1])["loss"]
+    assert evaluated == pytest.approx(sum(losses) / len(losses), rel=1e-4)

@@ -131,6 +131,57 @@ def test_examples_may_be_dicts_of_a_model_that_computes_its_loss(tmp_path: Path)
     assert run.loss < 0.5
 
 
+def padded_rows(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """As collators of transformers do: rows of one length, and `label` becomes `labels`."""
+    rows = nn.utils.rnn.pad_sequence([each["x"] for each in examples], batch_first=True)
+    return {"x": rows, "labels": torch.tensor([each["label"] for each in examples])}
+
+
+class Summed(Named):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        return super().forward(x.sum(1), labels)
+
+
+def test_a_collator_may_pad_examples_and_rename_what_they_hold(tmp_path: Path) -> None:
+    x, y = points(40, 0).tensors
+    examples = [{"x": row.repeat(1 + n % 3, 1), "label": int(label), "text": "a"} for n, (row, label) in enumerate(zip(x, y, strict=True))]  # fmt: skip
+    run = hotloop.fit(
+        Summed(), examples, validation=examples[:8], collate=padded_rows, epochs=6, batch=8, out=tmp_path / "run", settings=PLAIN
+    )  # fmt: skip
+    assert run.loss is not None
+    assert run.loss < 0.5
+
+
+def across(examples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Time before the examples, as recurrent layers take it."""
+    return torch.stack([each for each, _ in examples], 1), torch.stack(
+        [each for _, each in examples]
+    )
+
+
+class Across(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.dim = nn.Linear(3, 2), dim
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.mean(self.dim))
+
+
+def test_a_batch_whose_first_dimension_is_another_has_the_same_loss(tmp_path: Path) -> None:
+    x, y = points(40, 0).tensors
+    data = TensorDataset(x.view(40, 2, 3), y)
+    runs = [
+        hotloop.fit(
+            Across(dim), data, loss=F.cross_entropy, collate=collate, validation=data, batch=16, epochs=1, out=tmp_path / f"run{dim}", settings=PLAIN
+        )
+        for dim, collate in ((1, None), (0, across))
+    ]  # fmt: skip
+    assert runs[0].loss == pytest.approx(runs[1].loss, abs=1e-5)
+    assert runs[0].held_out_loss == pytest.approx(runs[1].held_out_loss, abs=1e-5)
+
+
 NAN = points(16, 0)
 NAN.tensors[0][5, 2] = float("nan")
 
@@ -141,6 +192,16 @@ class Endless(IterableDataset):
             yield torch.zeros(6), 0
 
 
+class Loss(nn.Linear):
+    """Its output is its loss."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).mean()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -148,7 +209,34 @@ class Endless(IterableDataset):
         ({"model": nn.ReLU()}, "no weights to train"),
         ({"data": Endless()}, "no length"),
         ({"data": []}, "there are no examples"),
+        (
+            {"data": {7: (torch.zeros(6), 0)}},
+            "the first example cannot be drawn by its number: KeyError(0)",
+        ),
         ({"data": [("a", "b")] * 4}, "a batch has to be of tensors"),
+        ({"data": [{"x": torch.zeros(6), "text": "a"}] * 4}, "is of x: Tensor, text: list"),
+        (
+            {"data": [(torch.zeros(6 + n), 0) for n in range(4)]},
+            "these examples do not make a batch: ",
+        ),
+        (
+            {
+                "data": [{"x": torch.zeros(6)}, {"y": torch.zeros(6)}]
+                + [{"x": torch.zeros(6)}] * 6,
+                "model": Loss(),
+                "loss": None,
+            },
+            "do not make a batch: 'x'",
+        ),
+        (
+            {
+                "data": [{"x": torch.zeros(6)}] * 4,
+                "model": Loss(),
+                "loss": None,
+                "validation": [{"y": torch.zeros(6)}] * 4,
+            },
+            "a batch has y, and the first one had x",
+        ),
         (
             {"batch": 9},
             "one step takes 9 examples, and there are 8 to train on\n  at `data`, TensorDataset",
@@ -178,11 +266,12 @@ def test_a_directory_of_transformers_is_fine_tuned_from_a_program(tmp_path: Path
         rows.writerow(["text", "label"])
         rows.writerows([f"{'good' if n % 2 else 'bad'} thing {n}", "yes" if n % 2 else "no"] for n in range(40))  # fmt: skip
     run = hotloop.fit(
-        tmp_path / "model", tmp_path / "rows.csv", task="sentiment", epochs=1, batch=8, out=tmp_path / "run",
+        tmp_path / "model", tmp_path / "rows.csv", task="sentiment", validation=0.25, epochs=1, batch=8, out=tmp_path / "run",
         settings={"logging.tensorboard": False},
     )  # fmt: skip
     assert run.scores is not None
     assert run.scores.task == "classification"
+    assert sum(map(sum, run.scores.confusion or ())) == 10
     assert json.loads((run.model / "config.json").read_text())["id2label"] == {"0": "no", "1": "yes"}  # fmt: skip
     import hotloop.fit as room
 

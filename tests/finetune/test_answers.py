@@ -7,10 +7,20 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from decoders import TEMPLATE, asked, model_of, tokenizer
+from decoders import (
+    TEMPLATE,
+    asked,
+    model_of,
+    save_decoder,
+    tokenizer,
+    write_chats,
+    write_prompts,
+)
 
 from hotloop.core.errors import UsageError
 from hotloop.finetune import answers
+from hotloop.finetune.conduct import Steps
+from hotloop.finetune.job import settings_of, start
 from hotloop.train.trained import Text
 
 KINDS = ["llama", "gpt2", "qwen2", "pythia", "mistral", "bloom", "gemma2"]
@@ -129,3 +139,36 @@ def test_a_prompt_that_is_too_long_is_told_before_any_is_answered(
     with pytest.raises(UsageError, match="tokens, and the model reads 160"):
         said(run, ["a", 3 * LONG])
     assert not sizes
+
+
+@pytest.mark.parametrize("chats", [True, False])
+def test_prompts_are_written_as_the_examples_were_also_when_their_file_is_gone(
+    chats: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    data = (write_chats if chats else write_prompts)(tmp_path / "a.jsonl", 20)
+    words = ["task=instructions", f"data.file={data}", f"model.path={save_decoder('gpt2', tmp_path / 'base', TEMPLATE)}"]  # fmt: skip
+    words += ["train.steps=1", "logging.tensorboard=false"]
+    run = tmp_path / "run"
+    start(settings_of("instructions", None, words), run, Steps(warn=lambda note: None))
+    read: list[str] = []
+    real = transformers.PreTrainedTokenizerFast.__call__
+
+    def reading(self: Any, text: Any, **how: Any) -> Any:
+        read.append(text)
+        return real(self, text, **how)
+
+    monkeypatch.setattr(transformers.PreTrainedTokenizerFast, "__call__", reading)
+    there = said(run, ["sky"], num_tokens=2)
+    assert (tokenizer_says_user(read), there[-1]) == (chats, ())
+    read.clear()
+    data.unlink()
+    assert said(run, ["sky"], num_tokens=2) == there
+    assert tokenizer_says_user(read) == chats
+    (run / "prompts.json").unlink()  # as a run of before
+    (note,) = said(run, ["sky"], num_tokens=2)[-1]
+    assert "are written as chats, which nothing shows that the examples were: no such file" in note
+
+
+def tokenizer_says_user(read: list[str]) -> bool:
+    return any("<|im_start|>user\nsky" in text for text in read)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import FinetuneConfig
+from hotloop.core.settings import load_settings, store_settings
+from hotloop.finetune import labels as one_label
 from hotloop.finetune.classifier import Classifier, why_not_packed
 from hotloop.finetune.entities import Entities, Labelled, entities_of
 from hotloop.finetune.heads import head_of
+from hotloop.finetune.job import settings_of
 from hotloop.finetune.joint import Joint
 from hotloop.finetune.labels import OneLabel, head
 from hotloop.finetune.multilabel import MultiLabel
@@ -151,6 +155,68 @@ def test_class_weights_of_a_config_are_those_of_the_loss(task: str) -> None:
     assert isinstance(first, OneLabel)
     assert first.weights is not None
     assert first.weights.tolist() == [1.0, 3.0]
+
+
+def test_weights_are_of_labels_as_they_are_written(tmp_path: Path) -> None:
+    """Whole numbers, words that YAML takes for something else, and dots."""
+    path = tmp_path / "a.yaml"
+    path.write_text("task: classification\ndata: {file: x}\nmodel: {path: y}\ntrain:\n  class_weights: {0: 1.0, no: 2, 1.5: 3, null: 4}\n")  # fmt: skip
+    wanted = {"0": 1.0, "no": 2.0, "1.5": 3.0, "null": 4.0}
+    settings = settings_of("classification", path, [])
+    assert settings.config.train.class_weights == wanted
+    words = ["task=classification", "data.file=x", "model.path=y"]
+    flag = "train.class_weights={0: 1.0, no: 2, 1.5: 3, null: 4}"
+    assert settings_of("classification", None, [*words, flag]).config.train.class_weights == wanted
+    store_settings(settings, tmp_path / "config.yaml")
+    again = load_settings(tmp_path / "config.yaml", kind=FinetuneConfig)
+    assert again.config == settings.config
+    labels = ["0", "no", "1.5", "null"]
+    assert head(labels, labels, wanted).weights.tolist() == [1, 2, 3, 4]  # type: ignore[union-attr]
+    path.write_text("task: classification\ndata: {file: x}\nmodel: {path: y}\ntrain: {1: 2}\n")
+    with pytest.raises(UsageError, match=r"unknown key `train.1`\n.*:4"):
+        settings_of("classification", path, [])
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "gpt2"])
+def test_a_number_is_not_rounded_to_the_eight_bits_of_bf16(kind: str) -> None:
+    model, ids, number = model_of(kind, "SequenceClassification", 1), tokens(), Number(("year",))
+    last = [each for each in model.modules() if isinstance(each, torch.nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight.mul_(50)
+        offset = torch.tensor([1987.0])
+        last.bias = torch.nn.Parameter(offset)
+        packed = why_not_packed(model, ids[:4], number) is None
+        own = Classifier(model, packed=packed, pad_id=0, head=number)
+        _, inputs = own.arranged(ids)
+        wanted = own.logits(*inputs)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = own.logits(*inputs)
+    assert found.dtype == torch.float32
+    assert len({round(float(each), 2) for each in found}) > 3  # of bf16 all are 1984 or 1992
+    assert float((found - wanted).abs().max()) < 1
+
+
+def test_of_very_many_labels_the_measures_are_those_of_every_pair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten thousand labels have a hundred million pairs, which are counted for no one."""
+    draw = torch.Generator().manual_seed(0)
+    names = tuple("abcdefg")
+    logits, targets = torch.randn(40, 7, generator=draw), torch.randint(0, 6, (40,), generator=draw)
+    found = []
+    for most in (7, 6):
+        monkeypatch.setattr(one_label, "MOST_PAIRED", most)
+        tally = OneLabel(names).tally()
+        for begin in (0, 25):
+            tally.add(logits[begin : begin + 25], (targets[begin : begin + 25],), [])
+        found.append(OneLabel(names).scores(tally.metrics()))
+    every, few = found
+    assert every.confusion is not None
+    assert few == replace(every, confusion=None)
+    assert few.accuracy == pytest.approx(float((logits.argmax(1) == targets).float().mean()))
+    tally = OneLabel(tuple(map(str, range(200_000)))).tally()  # 320 GB of pairs
+    tally.add(torch.eye(3, 200_000), (torch.arange(3),), [])
+    assert tally.metrics()["accuracy"] == 1
 
 
 def test_losses_are_those_of_transformers() -> None:

@@ -171,6 +171,14 @@ def test_turn_that_the_template_writes_otherwise_later_is_read_and_not_learned(
     assert note.endswith(": 1 assistant turn")
 
 
+def test_a_chat_may_begin_with_a_call_of_a_tool(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "look"}}]}
+    path = write_lines(tmp_path / "chats.jsonl", [{"messages": [call, *chat("sky", "blue")]}])
+    (example,), counts = made(path, template=TEMPLATE)
+    assert tokenizer().decode(example.ids[example.learned]) == "blue<|im_end|>\n"
+    assert counts.turns == 1
+
+
 def test_completions_end_with_the_end_of_text_and_prompts_are_not_learned(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"prompt": "sky:", "completion": " blue"}])
     (example,), _ = made(path)

@@ -1,6 +1,7 @@
 """`hotloop predict`: a file of texts through an exported model."""
 
 import csv
+import io
 import json
 import re
 from collections.abc import Callable
@@ -420,3 +421,114 @@ def test_texts_are_read_by_the_tokens_that_were_learned(tmp_path: Path) -> None:
     list(predict.predict([replace(both[0], tokenizer=plain)], [InputRow({}, f"  {text} ")]))
     assert read[2:] == [[plain(text)["input_ids"]]]
     assert read[2] != words
+
+
+def run_with(place: Path, longest: int, **more: object) -> Path:
+    """As a fine-tuning leaves it."""
+    model_in(place / "model", **more)
+    (place / "config.yaml").write_text(
+        f"task: classification\ndata: {{file: gone.csv}}\nmodel: {{path: gone, max_tokens: {longest}}}\n"
+    )
+    return place
+
+
+def test_a_run_reads_as_much_of_a_text_as_it_has_learned_from_and_its_model_all(
+    tmp_path: Path, run: Run
+) -> None:
+    place = run_with(tmp_path / "run", 8, initializer_range=1.0)
+    texts = ["the film was a great story", "the film was a great story and awful"]
+    words = [word for text in texts for word in ("--text", text)]
+    said = run(["predict", str(place), *words], code=None)
+    one, other = (each["probabilities"] for each in answers(said))
+    assert one == other
+    assert "as long as what is read of a text (8 tokens), and perhaps cut: 2 texts" in " ".join(said.split())  # fmt: skip
+    said = run(["predict", str(place / "model"), *words], code=None)
+    short, long = (each["probabilities"] for each in answers(said))
+    assert short == pytest.approx(one, abs=1e-5)
+    assert long != pytest.approx(one, abs=1e-3)
+    assert "perhaps cut" not in said
+
+
+def test_a_text_without_a_token_has_no_answer_and_is_counted(tmp_path: Path, run: Run) -> None:
+    """Of a tokenizer that adds no special tokens."""
+    bare = tokenizer().backend_tokenizer
+    bare.post_processor = None
+    own = transformers.PreTrainedTokenizerFast(tokenizer_object=bare, unk_token="[UNK]", pad_token="[PAD]")  # fmt: skip
+    file, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    file.write_text("text,label\na film,good\n\u200b,bad\nthe story,bad\n")
+    own.save_pretrained(model_in(tmp_path / "model"))
+    said = run(["predict", str(tmp_path / "model"), str(file), "--out", str(out)])
+    assert "without a token of this model, and so without an answer: 1 text" in said
+    assert "on 2 labelled rows" in said
+    with out.open() as table:
+        found = [each["predicted"] for each in csv.DictReader(table)]
+    assert [bool(each) for each in found] == [True, False, True]
+    place = model_in(tmp_path / "tags", "TokenClassification", id2label={0: "O", 1: "B-X", 2: "I-X"})  # fmt: skip
+    own.save_pretrained(place)
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"text": "\\u200b", "spans": []}\n{"text": "a film", "spans": []}\n')
+    said = run(["predict", str(place), str(file), "--out", str(tmp_path / "out.jsonl")])
+    assert "without a token of this model, and so without an answer: 1 text" in said
+    assert "on 1 labelled row" in said
+
+
+@pytest.mark.parametrize(("pad_id", "has_token"), [(5, True), (-1, True), (None, True), (None, False)])  # fmt: skip
+def test_a_decoder_that_labels_texts_finds_the_last_token_of_each(
+    pad_id: int | None, has_token: bool, tmp_path: Path
+) -> None:
+    """By its own pad token, which need not be that of the tokenizer; without any, texts are computed one at a time."""
+    own, settings = tokenizer(), config("gpt2")
+    if not has_token:
+        own.pad_token = None
+    settings.update({"id2label": {0: "bad", 1: "good"}, "pad_token_id": pad_id, "initializer_range": 1.0})  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.GPT2ForSequenceClassification(settings).eval()
+    model.save_pretrained(tmp_path)
+    own.save_pretrained(tmp_path)
+    texts = ["the film was", "a film", "the story was great", "it"]
+    predictor = predict.load_predictor(tmp_path, torch.device("cpu"), print)
+    (found,) = predict.predict([predictor], [InputRow({}, text) for text in texts])
+    for text, each in zip(texts, found, strict=True):
+        ids = torch.tensor([own(text)["input_ids"]])
+        with torch.no_grad():
+            states = model.transformer(ids).last_hidden_state[0, -1]
+            chances = model.score(states).softmax(0)
+        assert list(each["probabilities"].values()) == pytest.approx(chances.tolist(), abs=1e-5)
+
+
+def test_a_class_called_none_is_scored(tmp_path: Path, run: Run) -> None:
+    place = model_in(tmp_path / "model", id2label={0: "none", 1: "good", 2: "NA"})
+    (tmp_path / "in.csv").write_text("text,label\na film,none\nb,NA\nc,null\n")
+    said = run(["predict", str(place), str(tmp_path / "in.csv"), "--out", str(tmp_path / "o.csv")])
+    assert "on 2 labelled rows" in said
+
+
+def test_a_table_has_the_columns_of_all_rows(tmp_path: Path, run: Run) -> None:
+    place = model_in(tmp_path / "model")
+    (tmp_path / "in.jsonl").write_text('{"text": "a film"}\n{"text": "b", "id": 7}\n')
+    run(["predict", str(place), str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out.csv")])
+    with (tmp_path / "out.csv").open() as file:
+        assert [each["id"] for each in csv.DictReader(file)] == ["", "7"]
+    words = ["predict", str(place), str(tmp_path / "in.jsonl"), "--out"]
+    assert "not written as .gz" in run([*words, str(tmp_path / "out.csv.gz")], code=2)
+
+
+def test_bytes_that_are_no_text_are_one_clear_error(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(model_in(tmp_path / "model"))
+    for content, code in ((b"a \xff film\n", 2), (b"\xef\xbb\xbfa film\n", None)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        said = run(["predict", place, "-"], code=code)
+        assert ("not UTF-8 text" in said) == (code == 2)
+    assert answers(said)[0]["text"] == "a film"  # without the mark
+    assert "not UTF-8 text" in run(["predict", place, "--text", "a \udcff"], code=2)
+
+
+def test_an_adapter_says_how_it_becomes_a_whole_model(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"task_type": "SEQ_CLS"}')
+    said = run(["predict", str(tmp_path), "--text", "a"], code=2)
+    assert "this is an adapter of peft, and no whole model" in said
+    assert "AutoPeftModelForSequenceClassification" in said
+    words = ["train", "--task", "sentiment", "--data", "a.csv", "--model", str(tmp_path)]
+    assert "this is an adapter, and no whole model" in run(words, code=2)

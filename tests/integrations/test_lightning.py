@@ -36,12 +36,14 @@ class Module(lightning.LightningModule):  # type: ignore[misc]
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-def fit(directory: Path, *callbacks: Any, steps: int = 40, breaks_at: int | None = None) -> Any:
+def fit(
+    directory: Path, *callbacks: Any, steps: int = 40, breaks_at: int | None = None, every: int = 5
+) -> Any:
     trainer = lightning.Trainer(
         max_steps=steps,
         callbacks=[*callbacks],
         logger=CSVLogger(str(directory)),
-        log_every_n_steps=5,
+        log_every_n_steps=every,
         enable_progress_bar=False,
         enable_checkpointing=False,
         enable_model_summary=False,
@@ -102,4 +104,10 @@ def test_two_at_once_are_refused_at_the_start_of_the_second(tmp_path: Path) -> N
     fit(tmp_path, callback, Nests())
     assert "this LightningWatch watches another training" in seen[0]
     assert "hotloop.watch inside hotloop.watch" in seen[1]
+    assert callback.seen.to_dict()["doctor"]["ended"] == "by_itself"
+
+
+def test_a_trainer_that_never_logs_is_watched(tmp_path: Path) -> None:
+    callback = LightningWatch(steps=None, show=False)
+    assert fit(tmp_path, callback, every=0).global_step == 40
     assert callback.seen.to_dict()["doctor"]["ended"] == "by_itself"

@@ -52,6 +52,8 @@ def predict(
     if (file is None) == (not texts):
         raise UsageError("the texts come from FILE or from --text", do="give one of them")
     out = None if str(out) == "-" else out
+    if out is not None and out.suffix.lower() in (".gz", ".parquet"):
+        raise UsageError(f"predictions are not written as {out.suffix}", where="--out", do="name it .csv, .tsv or .jsonl")  # fmt: skip
     refuse_unwritable(None if out is None else str(out), made=None, option="--out")
     from hotloop.finetune.input_rows import reading_of
 
@@ -73,7 +75,8 @@ def predict(
     predictors = load_predictors(model.expanduser(), pick_device(device, asked_by="--device"), note)
     if num_empty := sum(not each.text.strip() for each in rows):
         note(f"without a text, and so without an answer: {counted(num_empty, 'row')}")
-    names = list(dict.fromkeys([*rows[0].row, *answer_columns(predictors)]))
+    given_columns = (name for each in rows for name in each.row)
+    names = list(dict.fromkeys([*given_columns, *answer_columns(predictors)]))
     models = [own.identity for own in predictors]
     part = None if out is None else _Part(out, [columns.text, models, [each.row for each in rows]])
     answers = [] if part is None else part.rows
@@ -119,9 +122,14 @@ def _read(
     if file is None:
         if label is not None:
             raise UsageError("--label is a column of FILE", do="leave it out")
+        if any("\ud800" <= c <= "\udfff" for c in "".join(texts)):
+            raise UsageError("not UTF-8 text", where="--text")
         return [InputRow({"text": each}, each) for each in texts]
     is_stdin = str(file) == "-"
-    found = TextFile(Path("stdin.txt"), sys.stdin.read(), "") if is_stdin else read_text_file(file)
+    try:
+        found = read_text_file(file) if not is_stdin else TextFile(Path("stdin.txt"), sys.stdin.buffer.read().decode("utf-8-sig"), "")  # fmt: skip
+    except UnicodeDecodeError as error:
+        raise UsageError("not UTF-8 text", where="stdin", do="convert it to UTF-8") from error
     return input_rows(found, columns, label=label, of_words=of_words)
 
 

@@ -44,6 +44,9 @@ class ExamplesConfig(Section):
     """Column that holds the label; any text or number, taken as text. Of `multilabel` also a list of columns, 0 or 1 each."""
     separator: Column = "|"
     """What stands between the labels of one text of `multilabel`."""
+    no_label: list[str] = Field(default=["nan", "null", "none", "n/a", "na"])
+    """Words, in any case, that are refused as the label of a text, since tables have them where one is missing. `[]` takes
+    each as a label."""
     words: Column = "words"
     """Of `tokens`, in jsonl: key of the words of a text."""
     tags: Column = "tags"

@@ -17,6 +17,10 @@ MAX_DEPTH = 20
 MAX_INTEGER = 1 << 64
 MAX_SHOWN = 80
 """Characters of a given text or value that an error message repeats."""
+SIGNS = "|,>-:?&*!%@#`"
+"""Each by itself is itself in a flag: as YAML it begins what is not there."""
+NAMES_BELOW = ("origins.", "train.class_weights.")
+"""Sections whose keys are not settings, and may have dots in them."""
 
 T = TypeVar("T")
 
@@ -40,6 +44,8 @@ def read_yaml(text: str, where: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 def read_yaml_value(text: str, where: str) -> Any:
     """The value of a `key=value` flag. Raises `UsageError`."""
+    if len(text) == 1 and text in SIGNS:
+        return text
     return _loaded(text, where, lambda loader: loader.get_single_data(), numbered=False)
 
 
@@ -69,6 +75,14 @@ class _Loader(yaml.SafeLoader):
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
+        return node
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """Keys are words as they are written: a label may be `0`, `1.0`, `no` or `null`."""
+        node = super().compose_mapping_node(anchor)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = "tag:yaml.org,2002:str"
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -111,13 +125,13 @@ def _collect_lines(node: yaml.MappingNode, prefix: str, lines: dict[str, int], w
     names = set()
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
+        if not isinstance(key_node, yaml.ScalarNode):
             raise UsageError("a key must be a word", where=f"{where}:{line}")
         key = f"{prefix}{key_node.value}"
         if key_node.value in names:
             raise UsageError(f"key `{key}` is given twice", where=f"{where}:{line}")
         names.add(key_node.value)
-        if "." in key_node.value and prefix != "origins.":
+        if "." in key_node.value and prefix not in NAMES_BELOW:
             section, _, name = key_node.value.rpartition(".")
             raise UsageError(
                 f"`{shown(key)[1:-1]}` is written with a dot, which only flags are",

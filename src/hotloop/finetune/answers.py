@@ -14,10 +14,11 @@ from torch import Tensor
 
 from hotloop.core.causal_config import CausalConfig, CausalModel, LoraConfig
 from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json
 from hotloop.core.settings import load_settings
 from hotloop.finetune.adapters import check_lora
 from hotloop.finetune.causal_start import MERGED_DIRECTORY
-from hotloop.finetune.chats import read_sources
+from hotloop.finetune.chats import PROMPTS_FILE, Prompts, read_sources
 from hotloop.finetune.conduct import MODEL_DIRECTORY
 from hotloop.finetune.decoder import Vocabulary, load_decoder, load_vocabulary
 from hotloop.finetune.pretrained import Warn
@@ -47,10 +48,7 @@ def write_answers(
     tokenizer, longest = vocabulary.tokenizer, vocabulary.longest or 1 << 30
     named = model.generation_config.eos_token_id
     stops = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
-    try:
-        chats = read_sources(config).train[0].chat is not None
-    except UsageError:  # the file is gone
-        chats = config.task == "instructions" and tokenizer.chat_template is not None
+    chats = _are_chats(run, config, tokenizer, warn)
     if chats:  # the template ends an answer, often with another token
         said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "ANSWER"}]
         behind = tokenizer.apply_chat_template(said, tokenize=False).rpartition("ANSWER")[2]
@@ -83,6 +81,19 @@ def write_answers(
             if number is None:
                 text.ended = "tokens" if text.tokens == room[first + row] else "end_of_text"
             yield
+
+
+def _are_chats(run: Path, config: CausalConfig, tokenizer: Any, warn: Warn) -> bool:
+    """Whether prompts are turns of a chat, as those that the run learned from."""
+    if (run / PROMPTS_FILE).is_file():
+        return read_json(run / PROMPTS_FILE, Prompts).chats
+    try:  # a run of before that file was written
+        return read_sources(config).train[0].chat is not None
+    except UsageError as error:
+        chats = config.task == "instructions" and tokenizer.chat_template is not None
+        if chats:
+            warn(f"the prompts are written as chats, which nothing shows that the examples were: {error.what} ({config.data.file})")  # fmt: skip
+        return chats
 
 
 def _whole(own: Path, place: torch.device, warn: Warn) -> tuple[Any, Vocabulary]:

@@ -25,7 +25,7 @@ from hotloop.finetune.compiled_attention import layers_of
 from hotloop.finetune.packed_attention import packed_attention
 from hotloop.finetune.sequences import Example
 from hotloop.finetune.tokens import padded_rows
-from hotloop.finetune.work import InMemory, chosen_in, held_out_parts, in_microbatches
+from hotloop.finetune.work import InMemory, chosen_in, held_out_parts, in_microbatches, spread
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
@@ -165,7 +165,8 @@ class CausalWork(InMemory):
     def evaluate(self, run: Run, stop: StopRequest) -> HeldOut | None:
         """Over all held-out examples, those of a length together."""
         size = self.config.train.microbatch
-        chosen = sorted(self.held_out[: self.config.eval.windows], key=lambda each: each.num_read)
+        few = spread(len(self.held_out), self.config.eval.windows)
+        chosen = sorted((self.held_out[at] for at in few), key=lambda each: each.num_read)
         if not chosen:
             return None
         total = torch.zeros((), device=run.device)

@@ -11,11 +11,12 @@ from typing import Any
 
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
+from hotloop.core.files import write_json
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.adapters import check_lora, export_adapter
 from hotloop.finetune.causal import BUCKETS, CausalLearner, CausalWork, why_not_packed
-from hotloop.finetune.chats import Sources
+from hotloop.finetune.chats import PROMPTS_FILE, Prompts, Sources
 from hotloop.finetune.conduct import (
     CHECKED,
     MODEL_DIRECTORY,
@@ -56,6 +57,7 @@ class CausalExamples:
     held_out: list[Example]
     counts: Counts
     num_empty: int
+    chats: bool
     fingerprint: str
 
     def sample(self, num: int, seed: int) -> CausalExamples:
@@ -81,7 +83,8 @@ def read_examples(
     )
     counts = Counts()
     train, held_out = _tokenized(settings.config, sources, vocabulary, counts)
-    return settings, CausalExamples(vocabulary, longest, train, held_out, counts, sources.num_empty, sources.fingerprint)  # fmt: skip
+    chats = sources.train[0].chat is not None
+    return settings, CausalExamples(vocabulary, longest, train, held_out, counts, sources.num_empty, chats, sources.fingerprint)  # fmt: skip
 
 
 def finetune_decoder(
@@ -111,7 +114,7 @@ def finetune_decoder(
         lines = [*arithmetic(work, decoder.model), *examples.counts.notes(longest)]
         if examples.num_empty:
             lines.append(f"left out: {counted(examples.num_empty, 'example')} with nothing to learn")  # fmt: skip
-        keep = partial(_keep, decoder=decoder, tokenizer=vocabulary.tokenizer, work=work)
+        keep = partial(_keep, decoder=decoder, tokenizer=vocabulary.tokenizer, work=work, prompts=Prompts(examples.chats))  # fmt: skip
         file = str(Path(config.data.file).expanduser().resolve())
         return Prepared(model, work, fingerprint, file, vocabulary.tokenizer_json, lines, keep)
 
@@ -164,9 +167,16 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
 
 
 def _keep(
-    run: Run, evaluated: Evaluated, *, decoder: LoadedDecoder, tokenizer: Any, work: CausalWork
+    run: Run,
+    evaluated: Evaluated,
+    *,
+    decoder: LoadedDecoder,
+    tokenizer: Any,
+    work: CausalWork,
+    prompts: Prompts,
 ) -> Finetuned:
     place, merged = run.directory / MODEL_DIRECTORY, run.directory / MERGED_DIRECTORY
+    write_json(run.directory / PROMPTS_FILE, prompts)
     lora, tokens = work.config.model.lora, [each.ids for each in work.train[:CHECKED]]
     if decoder.adapter is None:
         export(decoder.model, tokenizer, place, tokens, auto="AutoModelForCausalLM")

@@ -11,7 +11,6 @@ from typing import Any
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.finetune.tables import (
-    JSON_LINES,
     TABLES,
     Row,
     check_columns,
@@ -20,6 +19,16 @@ from hotloop.finetune.tables import (
 )
 
 Message = dict[str, Any]
+PROMPTS_FILE = "prompts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """How a run's model is asked: as its examples were, which need not be there any longer."""
+
+    chats: bool
+    """By the chat template."""
+    schema: str = "hotloop.prompts/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +76,7 @@ def _read(config: CausalConfig, path: Path) -> tuple[list[Source], int, str]:
     """Examples, how many rows had none, the checksum of the file."""
     data = config.data
     file = read_text_file(path)
-    if file.suffix not in (*JSON_LINES, *TABLES):
+    if not file.is_json and file.suffix not in TABLES:
         if config.task == "instructions":
             raise UsageError(
                 "examples with prompts are read out of jsonl, csv or tsv",
@@ -141,7 +150,7 @@ def _chat(value: Any, place: str) -> tuple[Message, ...]:
     for message in value:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise wrong("a message of this chat has no role")
-        if not isinstance(message.get("content"), str) and "tool_calls" not in message:
+        if not isinstance(message.get("content"), str) and not message.get("tool_calls"):
             raise wrong(f"the content of a message ({message['role']}) is no text")
     if not any(message["role"] == "assistant" for message in value):
         raise wrong("nobody is `assistant` in this chat: there is nothing to learn")

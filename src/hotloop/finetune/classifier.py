@@ -22,6 +22,7 @@ from hotloop.finetune.encoder_layer import as_written, fuse_layers, is_fused
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
 from hotloop.finetune.packing import ATTENTION, Layout, attention, packed
+from hotloop.finetune.regression import Number, in_full_precision
 from hotloop.finetune.tokens import padded_rows
 from hotloop.train.batches import Inputs
 
@@ -53,6 +54,8 @@ class Classifier(nn.Module):
         self._layers, self._is_compiled = layers_of(base), False
         self._last = self._layers[-1] if self._layers and head.reads == "first" else None
         fuse_layers(self._layers)
+        if isinstance(head, Number):
+            in_full_precision(model)
         self.hook = base.register_forward_hook(self._to_first_tokens)
 
     def forward(self, *inputs: Tensor) -> Tensor:

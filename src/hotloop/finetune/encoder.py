@@ -48,6 +48,8 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
                 source, use_fast=True, add_prefix_space=True, **common
             )
             tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space = True
+        stored = transformers.AutoConfig.from_pretrained(source, **common)
+        before = [str(name) for name in (stored.id2label or {}).values()]
         models = []
         for each in (head.first, head.each) if isinstance(head, Joint) else (head,):
             names = dict(enumerate(each.outputs))
@@ -63,20 +65,34 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
                 **({} if each.problem is None else {"problem_type": each.problem}),
                 **common,
             )
-            new.update(str(key).rpartition(".")[0] for key in report["missing_keys"])
+            absent = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+            new.update(str(key).rpartition(".")[0] for key in absent)
             models.append(model)
-    model = TwoHeads(*models) if len(models) > 1 else models[0]
     written = tokenizer_json(tokenizer, config.path)
     if new:
         warn(f"new, with random weights: {', '.join(sorted(new))}")
+    elif len(models) == 1 and before != [*head.outputs] and not all(each.startswith("LABEL_") for each in before):  # fmt: skip
+        was, now = (", ".join(each)[:100] for each in (before, head.outputs))
+        warn(f"the head is kept, whose outputs were {was} and are now {now}")
     if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
         warn(f"the tokenizer has no pad token: `{tokenizer.eos_token}` takes its place")
         tokenizer.pad_token = tokenizer.eos_token
     for part in models:
-        if getattr(part.config, "pad_token_id", None) is None:
-            part.config.pad_token_id = tokenizer.pad_token_id
+        part.config.get_text_config().pad_token_id = pad_id_of(part, tokenizer)
+    model = TwoHeads(*models) if len(models) > 1 else models[0]
     check_length(config.max_tokens, longest_text(model), config.path)
     return Encoder(model, tokenizer, written, weights_fingerprint(model, written))
+
+
+def pad_id_of(model: Any, tokenizer: Any) -> int | None:
+    """What rows are filled up with, if anything: as the model has it, whose head may look for the token before it, else the tokenizer."""
+    own = getattr(model.config.get_text_config(), "pad_token_id", None)
+    rows = model.get_input_embeddings().num_embeddings
+    known = (
+        each for each in (own, tokenizer.pad_token_id) if each is not None and 0 <= each < rows
+    )
+    found: int | None = next(known, None)
+    return found
 
 
 def longest_text(model: Any) -> int | None:
@@ -100,10 +116,8 @@ def weights_fingerprint(model: nn.Module, tokenizer: bytes) -> str:
 
 def check_ids(tokens: Sequence[np.ndarray], model: Any, path: str) -> None:
     """Raises `UsageError` for a tokenizer that is not the model's."""
-    highest, rows = (
-        max(int(ids.max()) for ids in tokens),
-        model.get_input_embeddings().num_embeddings,
-    )
+    highest = max((int(ids.max()) for ids in tokens if len(ids)), default=0)
+    rows = model.get_input_embeddings().num_embeddings
     if highest >= rows:
         raise UsageError(
             f"the tokenizer gives the id {highest}, and the model embeds {rows}",

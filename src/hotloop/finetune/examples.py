@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 import random
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,9 @@ from hotloop.finetune.tables import TextFile, cell, read_text_file, table_rows
 from hotloop.finetune.tagged import tagged_texts
 
 MAX_CLASSES = 10_000
-NO_LABELS = frozenset({"", "nan", "null", "none", "n/a", "na"})
+WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_LIST_BEGINS = ("[]", "['", '["', "[0", "[1")
+"""Of a list that was written as text, as pandas does into a csv."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Dataset:
     train: Examples
     held_out: Examples
     classes: tuple[str, ...]
-    """Sorted. The number of a label is its place here. Of `regression` the column alone, of `tokens` none."""
+    """As `in_order` has them. The number of a label is its place here. Of `regression` the column alone, of `tokens` none."""
     fingerprint: str
     """Of the files and how they are read."""
     kinds: tuple[str, ...] = ()
@@ -58,15 +61,18 @@ def read_dataset(config: ExamplesConfig, *, task: Task = "classification") -> Da
         held_out, other = read_examples(config, Path(config.held_out).expanduser(), task)
         digest += other
     else:
-        stratum = _STRATA[task]
-        train, held_out = split(examples, config.held_out, config.seed, stratum)
+        train, held_out, shared = split(examples, config.held_out, config.seed, _STRATA[task])
         known = examples
-        digest += f" {config.held_out} {config.seed}"
+        # A run from before labels shared what is held out is not continued with another part.
+        digest += f" {config.held_out} {config.seed}{' shared' if shared else ''}"
     classes, kinds = _outputs(config, path, task, known.labels)
     if isinstance(config.held_out, str):
         _refuse_unknown(config.held_out, task, held_out.labels, classes, kinds)
     train, held_out = (_limited(each, config) for each in (train, held_out))
-    name = f"{digest} {task} {json.dumps(config.model_dump(exclude={'file', 'held_out'}))}"
+    if not isinstance(config.label, list) and classes != tuple(sorted(classes)):
+        digest += " by number"  # nor with outputs that are other labels'
+    read = config.model_dump(exclude={"file", "held_out", "no_label"})  # which changes no label
+    name = f"{digest} {task} {json.dumps(read)}"
     return Dataset(train, held_out, classes, hashlib.sha256(name.encode()).hexdigest(), kinds)
 
 
@@ -101,6 +107,9 @@ def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
     for line, row in table_rows(file, delimiter=config.delimiter, columns=columns):
         where = f"{file.path}:{line}"
         text = cell(row, config.text)
+        if isinstance(row[config.text], list | dict):
+            what = f"a {type(row[config.text]).__name__} in place of a text"
+            raise UsageError(what, where=f"{where}, column `{config.text}`", do="join it to one text")  # fmt: skip
         if text.lower() == "nan":  # what a table of pandas has where there is none
             raise UsageError(f"no text (`{text}`)", where=f"{where}, column `{config.text}`", do="leave it empty, or remove that example")  # fmt: skip
         yield text, partial(label_of, config, task, row, where)
@@ -127,11 +136,11 @@ def label_of(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: 
         return tuple(name for name in config.label if _is_one(row, name, where))
     if config.label not in row:
         raise UsageError(f"no `{config.label}`", where=where, do="set `data.label` to its key")
-    value, where = cell(row, config.label), f"{where}, column `{config.label}`"
+    raw, value = row[config.label], cell(row, config.label)
+    where = f"{where}, column `{config.label}`"
+    is_missing = value.lower() in {"", *map(str.lower, config.no_label)}
     if task == "multilabel":
-        raw = row[config.label]
-        parts = raw if isinstance(raw, list) else value.split(config.separator)
-        return tuple(sorted({str(each).strip() for each in parts} - {""}))
+        return _labels(config, raw, value, where, is_missing=is_missing)
     if task == "regression":
         try:
             number = float(value)
@@ -141,10 +150,34 @@ def label_of(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: 
             do = "give that example one, or remove it; a text is a label of `task: classification`"
             raise UsageError(f"no number (`{value[:80]}`)", where=where, do=do)
         return number
-    if value.lower() in NO_LABELS:
+    if isinstance(raw, list | dict):
+        do = "give it a text or a number; `task: multilabel` takes lists of labels"
+        raise UsageError(f"the label is a {type(raw).__name__}", where=where, do=do)
+    if is_missing:
         do = "give that example one, or remove it"
+        if value:
+            do += f"; where `{value}` is a label like others, `'data.no_label=[]'`"
         raise UsageError(f"no label (`{value}`)" if value else "no label", where=where, do=do)
     return value
+
+
+def _labels(
+    config: ExamplesConfig, raw: Any, value: str, where: str, *, is_missing: bool
+) -> tuple[str, ...]:
+    """Of `multilabel`, out of one column."""
+    if value.lower() == "nan" and is_missing:  # what a table of pandas has where there is none
+        do = "leave it empty where a text has no label, or remove that example"
+        raise UsageError(f"no labels (`{value}`)", where=where, do=do)
+    if isinstance(raw, str) and value.endswith("]") and value[:2] in _LIST_BEGINS:
+        do = "write x|y, or a list in jsonl"
+        raise UsageError(f"a list as text (`{value[:80]}`)", where=where, do=do)
+    parts = raw if isinstance(raw, list) else value.split(config.separator)
+    names = [str(each).strip() for each in parts if each is not None]
+    if len(names) > len({*names}) and {*names} <= {"0", "1", "0.0", "1.0", "True", "False"}:
+        what = f"0 or 1 for each label (`{value[:80]}`), and no list of labels"
+        do = "name the labels that hold; or give each its own column, `data.label=[first,second]`"
+        raise UsageError(what, where=where, do=do)
+    return tuple(sorted({*names} - {""}))
 
 
 def _is_one(row: Mapping[str, Any], name: str, where: str) -> bool:
@@ -157,6 +190,12 @@ def _is_one(row: Mapping[str, Any], name: str, where: str) -> bool:
             do="each column of `data.label` has 1 where that label holds, else 0",
         )
     return found[value.lower()]
+
+
+def in_order(labels: Collection[str]) -> tuple[str, ...]:
+    """Whole numbers by number, so that output 10 of a model that learned 0 to 76 is label 10; all others by name."""
+    are_numbers = all(WHOLE_NUMBER.fullmatch(each) for each in labels)
+    return tuple(sorted(labels, key=int) if are_numbers else sorted(labels))
 
 
 def _outputs(
@@ -189,9 +228,9 @@ def _outputs(
         if len(always) == len(counts):
             what = f"all examples have the labels {', '.join(always) or 'none'}: there is nothing to learn"
             raise UsageError(what, where=where, do=f"{do}, what stands between labels with `data.separator`")  # fmt: skip
-        classes = tuple(config.label) if isinstance(config.label, list) else tuple(sorted(counts))
+        classes = tuple(config.label) if isinstance(config.label, list) else in_order(counts)
     else:
-        classes = tuple(sorted(set(labels)))
+        classes = in_order({*labels})
         if len(classes) < 2:
             what = f"all examples have the label `{classes[0]}`: there is nothing to learn"
             raise UsageError(what, where=where, do=f"{do}, or add examples of another one")
@@ -240,18 +279,33 @@ def split(
     fraction: float,
     seed: int,
     stratum: Callable[[Any], Any] = _STRATA["classification"],
-) -> tuple[Examples, Examples]:
-    """Training and held-out examples; of each label the same part is held out, and at least one is trained on."""
+) -> tuple[Examples, Examples, bool]:
+    """Training and held-out examples; of each label the same part is held out, and at least one is trained on.
+
+    Where labels have so few examples that those parts, rounded, are more than a quarter off what was asked for in all (77 labels
+    with 5 each would hold out nothing at 0.1), that many are held out: the whole ones of each label, the rest of the labels that
+    lack most, drawn where they are alike. The third value says whether that changed anything.
+    """
     order = list(range(len(examples)))
     random.Random(seed).shuffle(order)
     by_label: dict[Any, list[int]] = {}
     for index in order:
         by_label.setdefault(stratum(examples.labels[index]), []).append(index)
-    out = set[int]()
-    for indices in by_label.values():
-        out.update(indices[: min(round(fraction * len(indices)), len(indices) - 1)])
+    groups = list(by_label.values())
+    rounded = [min(round(fraction * len(own)), len(own) - 1) for own in groups]
+    # a label with one example is trained on, and has no part in this
+    parts = [fraction * len(own) * (len(own) > 1) for own in groups]
+    wanted, nums = round(sum(parts)), rounded
+    if wanted and (not any(rounded) or abs(sum(rounded) - wanted) > max(1, wanted / 4)):
+        nums = [min(int(part), len(own) - 1) for part, own in zip(parts, groups, strict=True)]
+        left = wanted - sum(nums)
+        for at in sorted(range(len(groups)), key=lambda at: int(parts[at]) - parts[at]):
+            if left > 0 and nums[at] < len(groups[at]) - 1:
+                nums[at] += 1
+                left -= 1
+    out = {index for own, num in zip(groups, nums, strict=True) for index in own[:num]}
     kept = [index for index in range(len(examples)) if index not in out]
-    return _chosen(examples, kept), _chosen(examples, sorted(out))
+    return _chosen(examples, kept), _chosen(examples, sorted(out)), nums != rounded
 
 
 def _limited(examples: Examples, config: ExamplesConfig) -> Examples:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig, FinetuneConfig, Task
 from hotloop.core.settings import load_settings, task_of
-from hotloop.finetune.tables import TABLES, TextFile, check_columns, table_rows
+from hotloop.finetune.tables import TABLES, TextFile, check_columns, suffix_of, table_rows
 from hotloop.finetune.tagged import tagged_columns, tags_of, word_spans
 
 
@@ -31,18 +31,24 @@ class InputRow:
         return word_spans(self.text) if self.words is None else self.words
 
 
+def config_of(model: Path) -> FinetuneConfig | None:
+    """Of a run that learned labels or entities; `None` for any other directory. Raises `UsageError`."""
+    path = model / "config.yaml"
+    is_run = path.is_file() and not (model / "config.json").is_file()
+    if not is_run or task_of(path) not in get_args(Task):
+        return None
+    return load_settings(path, kind=FinetuneConfig).config
+
+
 def reading_of(model: Path, file: Path | None) -> tuple[ExamplesConfig, bool]:
     """How a run read its examples, and whether words come before a text there; the usual way for any other directory.
 
     The delimiter is that of a file with the ending of the run's, and `None` for any other. Raises `UsageError`.
     """
-    path = model / "config.yaml"
-    is_run = path.is_file() and not (model / "config.json").is_file()
-    if not is_run or task_of(path) not in get_args(Task):
+    if (config := config_of(model)) is None:
         return ExamplesConfig(file=""), False
-    config = load_settings(path, kind=FinetuneConfig).config
-    suffix, of_words = Path(config.data.file).suffix.lower(), config.task.endswith("tokens")
-    is_alike = file is not None and file.suffix.lower() == suffix and not of_words
+    suffix, of_words = suffix_of(Path(config.data.file)), config.task.endswith("tokens")
+    is_alike = file is not None and suffix_of(file) == suffix and not of_words
     delimiter = (config.data.delimiter or TABLES.get(suffix, ",")) if is_alike else None
     return config.data.model_copy(update={"delimiter": delimiter}), of_words
 

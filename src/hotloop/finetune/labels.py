@@ -15,7 +15,10 @@ from torch import Tensor
 from hotloop.core.errors import UsageError
 from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.heads import OfTexts
-from hotloop.finetune.scores import by_class, metrics
+from hotloop.finetune.scores import class_scores, counts_of, mean_f1, metrics
+
+MOST_PAIRED = 1000
+"""Labels of which it is counted which are taken for which: a number for each pair."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +45,14 @@ class OneLabel(OfTexts):
         return _Tally(len(self.outputs))
 
     def scores(self, metrics: dict[str, Any]) -> TaskScores:
-        confusion = metrics["confusion"]
+        counts = metrics["counts"] if "counts" in metrics else counts_of(metrics["confusion"])
         return TaskScores(
             "classification",
             self.outputs,
             accuracy=metrics["accuracy"],
             macro_f1=metrics["macro_f1"],
-            confusion=tuple(map(tuple, confusion)),
-            by_class=tuple(by_class(confusion, self.outputs)),
+            confusion=tuple(map(tuple, metrics["confusion"])) if "confusion" in metrics else None,
+            by_class=tuple(class_scores(counts, self.outputs)),
         )
 
 
@@ -62,16 +65,20 @@ def _on_device(weights: Tensor, device: torch.device) -> Tensor:
 class _Tally:
     def __init__(self, num_classes: int) -> None:
         self._num = num_classes
-        self._confusion: Tensor | None = None
+        self._cells: list[Tensor] = []
 
     def add(self, logits: Tensor, targets: Sequence[Tensor], labels: Sequence[int]) -> None:
-        cells = targets[0] * self._num + logits.argmax(1)
-        counts = torch.bincount(cells, minlength=self._num**2)  # stays on the device
-        self._confusion = counts if self._confusion is None else self._confusion + counts
+        self._cells.append(targets[0] * self._num + logits.argmax(1))  # stays on the device
 
     def metrics(self) -> dict[str, Any]:
-        assert self._confusion is not None
-        return metrics(self._confusion.view(self._num, self._num).tolist())
+        cells, num = torch.cat(self._cells).cpu(), self._num
+        if num <= MOST_PAIRED:
+            return metrics(torch.bincount(cells, minlength=num**2).view(num, num).tolist())
+        true, predicted = cells // num, cells % num
+        each = (true[true == predicted], predicted, true)
+        counts = torch.stack([torch.bincount(own, minlength=num) for own in each], 1).tolist()
+        right = len(each[0]) / len(cells)
+        return {"accuracy": right, "macro_f1": mean_f1(counts), "counts": counts}
 
 
 def head(

@@ -33,6 +33,7 @@ from hotloop.finetune.work import (
     chosen_in,
     held_out_parts,
     in_microbatches,
+    spread,
     steps_in_words,
 )
 from hotloop.hardware.device import pick_device
@@ -51,13 +52,14 @@ Collate = Callable[[list[Any]], Any]
 
 
 class Learner(nn.Module):
-    """`forward` gives the loss of a microbatch summed over its examples, as the training loop wants it."""
+    """`forward` gives the loss of a microbatch summed over its examples, whose number stands behind its tensors."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, keys: tuple[str, ...] | None) -> None:
         super().__init__()
         self.model, self._loss, self._keys = model, loss, keys
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *given: Tensor) -> Tensor:
+        *inputs, num = given
         if self._keys is not None:
             found = self.model(**dict(zip(self._keys, inputs, strict=True)))
         elif self._loss is None:
@@ -76,7 +78,7 @@ class Learner(nn.Module):
                 where="`loss`" if self._loss is not None else type(self.model).__name__,
                 do="give `loss`, which takes the model's output and the target and returns their mean loss",
             )
-        return mean.reshape(()).float() * len(inputs[0])
+        return mean.reshape(()).float() * num  # not of its first dimension, which may be another
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class ModuleWork(InMemory):
         return StepData(microbatches, len(chosen), len(chosen), len(chosen))
 
     def inputs(self, examples: Any, chosen: Sequence[int]) -> Inputs:
-        return tensors_of(self.collate([examples[index] for index in chosen]), self.keys)
+        batch = batch_of(self.collate, examples, chosen)
+        return (*tensors_of(batch, self.keys), torch.tensor(len(chosen)))
 
     def sample(self) -> Inputs:
         return self.inputs(self.train, range(min(4, len(self.train))))
@@ -119,22 +122,42 @@ class ModuleWork(InMemory):
         """The mean loss over the held-out examples."""
         if self.held_out is None:
             return None
-        num, size = min(self.config.eval.windows, len(self.held_out)), self.config.train.microbatch
+        chosen, size = spread(len(self.held_out), self.config.eval.windows), self.config.train.microbatch  # fmt: skip
         total = torch.zeros((), device=run.device)
-        for part in held_out_parts(run, self.model, stop, range(num), size):
+        for part in held_out_parts(run, self.model, stop, chosen, size):
             inputs = self.inputs(self.held_out, part)
             with autocast(run.device.type, self.config.train.precision):
                 total += self.model(*to_device(inputs, run.device))
-        return HeldOut(total.item() / num, num, {})
+        return HeldOut(total.item() / len(chosen), len(chosen), {})
+
+
+def batch_of(collate: Collate, examples: Any, chosen: Sequence[int]) -> Any:
+    """Raises `UsageError` for examples that `default_collate` cannot put together."""
+    found = [examples[index] for index in chosen]
+    try:
+        return collate(found)
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        if collate is not default_collate:
+            raise
+        raise UsageError(
+            f"these examples do not make a batch: {first_line(error)[:200]}",
+            where=f"examples {', '.join(map(str, chosen[:8]))}{', ...' if len(chosen) > 8 else ''}",
+            do="give `collate`, which takes a list of examples and pads them (of transformers: `DataCollatorWithPadding(tokenizer)`)",
+        ) from error
 
 
 def tensors_of(batch: Any, keys: tuple[str, ...] | None) -> Inputs:
-    """A collated batch as arguments of `Learner`. Raises `UsageError`."""
+    """A collated batch as arguments of `Learner`, but for their number. Raises `UsageError`."""
+    if keys is not None and not (isinstance(batch, Mapping) and batch.keys() >= {*keys}):
+        there = ", ".join(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+        what = f"a batch has {there}, and the first one had {', '.join(keys)}"
+        raise UsageError(what, do="give every example the same keys")
     values = [batch[key] for key in keys] if keys is not None else batch
     found = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     if not found or not all(isinstance(each, Tensor) for each in found):
-        kinds = ", ".join(type(each).__name__ for each in found)
-        do = "let the examples be tuples or dicts of tensors and numbers, or give `collate`"
+        named = [f"{key}: " for key in keys] if keys is not None else [""] * len(found)
+        kinds = ", ".join(f"{key}{type(each).__name__}" for key, each in zip(named, found, strict=True))  # fmt: skip
+        do = "let the examples be tuples or dicts of tensors and numbers (of `datasets`: `.with_format('torch', columns=[...])`), or give `collate`"
         raise UsageError(f"a batch has to be of tensors, and is of {kinds or 'nothing'}", do=do)
     return found
 
@@ -156,7 +179,14 @@ def fit_module(
         raise UsageError("the model has no weights to train", where=type(model).__name__)
     device = pick_device(settings.config.train.device, Rendezvous().ranks)
     collate = collate or default_collate
-    first = train[0]
+    try:
+        first = batch_of(collate, train, [0])  # which may have other keys than the example
+    except KeyError as error:
+        raise UsageError(
+            f"the first example cannot be drawn by its number: {error!r}",
+            where=f"`data`, {type(train).__name__}",
+            do="give a list, or a Dataset with __len__ and __getitem__; of a table its rows, `frame.to_dict('records')`",
+        ) from error
     keys = tuple(first) if isinstance(first, Mapping) else None
     recent = deque[list[int]](maxlen=4)  # divergence is noticed a step late
 
@@ -175,7 +205,7 @@ def fit_module(
         found = conduct_finetuning(settings, device, directory, prepare, steps)
     except TrainingDiverged as error:
         for index in itertools.chain(*recent):
-            tensors = tensors_of(collate([train[index]]), keys)
+            tensors = tensors_of(batch_of(collate, train, [index]), keys)
             if any(each.is_floating_point() and each.isnan().any() for each in tensors):
                 what = f"example {index} holds a value that is no number (nan), and so the loss is none"
                 raise UsageError(
@@ -196,8 +226,10 @@ def _try(learner: Learner, work: ModuleWork) -> None:
     learner.eval()
     try:
         learner(*(each.to(device) for each in sample))
+    except UsageError:
+        raise
     except (TypeError, RuntimeError, ValueError, IndexError, KeyError) as error:
-        shapes = ", ".join(str(tuple(each.shape)) for each in sample)
+        shapes = ", ".join(str(tuple(each.shape)) for each in sample[:-1])
         raise UsageError(
             f"the model and its loss cannot be computed for a batch of tensors {shapes}: "
             f"{first_line(error)[:200]}",
@@ -239,7 +271,7 @@ def _fingerprint(model: nn.Module, work: ModuleWork) -> str:
         num = 0 if examples is None else len(examples)
         digest.update(f"{num};".encode())
         for index in sorted({0, num // 2, num - 1} if num else ()):
-            for tensor in work.inputs(examples, [index]):
+            for tensor in work.inputs(examples, [index])[:-1]:
                 digest.update(
                     tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
                 )

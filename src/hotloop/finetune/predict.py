@@ -16,14 +16,15 @@ from torch import Tensor
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
+from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.finetune.conduct import MODEL_DIRECTORY
-from hotloop.finetune.encoder import check_ids, longest_text
+from hotloop.finetune.encoder import check_ids, longest_text, pad_id_of
 from hotloop.finetune.entities import entities_of
-from hotloop.finetune.input_rows import InputRow
+from hotloop.finetune.input_rows import InputRow, config_of
 from hotloop.finetune.pretrained import check_directory, loading, tokenizer_json
 from hotloop.finetune.start import ENTITY_MODEL_DIRECTORY
 from hotloop.finetune.tagged import TAG, iob2
-from hotloop.finetune.tokens import padded_rows
+from hotloop.finetune.tokens import encoded, padded_rows
 from hotloop.finetune.words import encode_words
 from hotloop.report.numbers import counted
 
@@ -33,6 +34,11 @@ BATCH_TOKENS = 2048
 WIDEST = 1.15
 """The longest text of a batch, as a multiple of its shortest."""
 MOST_TOKENS = 1 << 16
+ADAPTERS = {
+    "SEQ_CLS": "AutoPeftModelForSequenceClassification",
+    "TOKEN_CLS": "AutoPeftModelForTokenClassification",
+}
+"""Classes of peft, by the task of an adapter."""
 Kind = Literal["classification", "multilabel", "regression", "tokens"]
 Answer = dict[str, Any]
 
@@ -44,6 +50,7 @@ class Predictor:
     kind: Kind
     names: tuple[str, ...]
     longest: int
+    """Tokens that are read of a text: as many as were learned from, where a run says so, else as the model can."""
     device: torch.device
     identity: str = ""
     """Another one where the files of the model are others."""
@@ -68,17 +75,27 @@ def load_predictors(
                 where=str(directory),
                 do="run the same `hotloop train` again to its end; of a run that trains on text, `hotloop generate` is the command",
             )
-        return [load_predictor(each, device, warn) for each in there]
+        config = config_of(directory)
+        longest = MOST_TOKENS if config is None else config.model.max_tokens
+        return [load_predictor(each, device, warn, longest=longest) for each in there]
     return [load_predictor(directory, device, warn)]
 
 
-def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], None]) -> Predictor:
+def load_predictor(
+    directory: Path,
+    device: torch.device,
+    warn: Callable[[str], None],
+    *,
+    longest: int = MOST_TOKENS,
+) -> Predictor:
     if (directory / "adapter_config.json").is_file():
-        raise UsageError(
-            "this is an adapter of a decoder, which gives neither labels nor entities",
-            where=str(directory),
-            do="`hotloop generate RUN` answers with it; `peft.PeftModel.from_pretrained` reads it",
-        )
+        task = _adapter_task(directory / "adapter_config.json")
+        what = "this is an adapter of a decoder, which gives neither labels nor entities"
+        do = "`hotloop generate RUN` answers with it; `peft.PeftModel.from_pretrained` reads it"
+        if task in ADAPTERS:
+            what = "this is an adapter of peft, and no whole model"
+            do = f"`peft.{ADAPTERS[task]}.from_pretrained(DIR, num_labels=N).merge_and_unload().save_pretrained(WHOLE)`, and its tokenizer beside it, make one"
+        raise UsageError(what, where=str(directory), do=do)
     check_directory(directory.expanduser())
     with loading(source := str(directory), warn) as (transformers, path, common):
         config = transformers.AutoConfig.from_pretrained(path, **common)
@@ -96,12 +113,20 @@ def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], 
         what = f"none of this model's labels is a tag of an entity: {', '.join(names[:10])}"
         do = "name them B-KIND, I-KIND and O in `id2label` of its config.json"
         raise UsageError(what, where=source, do=do)
-    longest = min(longest_text(model) or MOST_TOKENS, tokenizer.model_max_length, MOST_TOKENS)
+    model.config.get_text_config().pad_token_id = pad_id_of(model, tokenizer)
+    longest = min(longest_text(model) or MOST_TOKENS, tokenizer.model_max_length, longest)
     files = [(each.name, each.stat()) for each in sorted(directory.expanduser().iterdir())]
     identity = [(name, found.st_size, found.st_mtime_ns) for name, found in files]
     return Predictor(
-        model.eval().to(device), tokenizer, kind, names, longest, device, str(identity)
+        model.eval().to(device), tokenizer, kind, names, longest, device, f"{identity} {longest}"
     )
+
+
+def _adapter_task(file: Path) -> str:
+    try:
+        return str(parse_object(read_bytes(file)).get("task_type"))
+    except (OSError, ValueError):
+        return ""
 
 
 def _kind_of(config: Any, source: str) -> tuple[Kind, str]:
@@ -133,8 +158,8 @@ def predict(
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda message: None,
 ) -> Iterator[list[Answer]]:
-    """Answers in the order of the rows from `begin` on, some of them at a time. An empty text has none: `{}`."""
-    num_cut, done = 0, begin * len(predictors)
+    """Answers in the order of the rows from `begin` on, some of them at a time. A text without a token has none: `{}`."""
+    num_cut, num_unread, done = 0, 0, begin * len(predictors)
     by_words = any(own.kind == "tokens" for own in predictors)  # as both heads learned them
     for start in range(begin, len(rows), CHUNK):
         chunk = rows[start : start + CHUNK]
@@ -142,9 +167,11 @@ def predict(
         there = [number for number, each in enumerate(chunk) if each.text.strip()]
         texts = [chunk[number].text for number in there]
         spans = [chunk[number].spans for number in there] if by_words else []
-        cut = 0
+        cut = unread = 0
         for own in predictors:
-            ids, word_of, cut = _encoded(own, texts, spans)
+            ids, word_of = _encoded(own, texts, spans)
+            cut = sum(len(each) >= own.longest for each in ids)
+            unread = sum(not len(each) for each in ids)
             for place, logits in _computed(own, ids):
                 answers[there[place]] |= (
                     _entities(own, logits, word_of[place], spans[place], texts[place])
@@ -153,50 +180,51 @@ def predict(
                 )
                 done += 1
                 progress("predicting", done / len(predictors), len(rows), "")
-        num_cut += cut
+        num_cut, num_unread = num_cut + cut, num_unread + unread
         yield answers
+    if num_unread:
+        warn(f"without a token of this model, and so without an answer: {counted(num_unread, 'text')}")  # fmt: skip
     if num_cut:
         shortest = min(each.longest for each in predictors)
         warn(
-            f"as long as what the model reads ({shortest} tokens), and perhaps cut: {counted(num_cut, 'text')}"
+            f"as long as what is read of a text ({shortest} tokens), and perhaps cut: {counted(num_cut, 'text')}"
         )
 
 
 def _encoded(
     own: Predictor, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[list[np.ndarray], list[np.ndarray], int]:
-    """ids, words (where there are spans), and how many texts fill the model."""
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """ids, and words where there are spans."""
     if not texts:
-        return [], [], 0
+        return [], []
     words: list[np.ndarray] = []
     if spans:
         pieces = [[text[a:b] for a, b in parts] for text, parts in zip(texts, spans, strict=True)]
         ids, words = encode_words(own.tokenizer, pieces, own.longest)
     else:
-        texts = [text.strip() for text in texts]  # as training reads them
-        found = own.tokenizer(
-            texts, truncation=True, max_length=own.longest, return_attention_mask=False
-        )
-        ids = [np.asarray(each, dtype=np.int32) for each in found["input_ids"]]
+        ids, _ = encoded(own.tokenizer, [text.strip() for text in texts], own.longest)
     check_ids(ids, own.model, own.model.name_or_path)
-    return ids, words, sum(len(each) >= own.longest for each in ids)
+    return ids, words
 
 
 @torch.no_grad()
 def _computed(own: Predictor, ids: Sequence[np.ndarray]) -> Iterator[tuple[int, Tensor]]:
-    """The place of each text and its logits: (outputs), or (tokens, outputs)."""
-    order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+    """The place of each text that has a token, and its logits: (outputs), or (tokens, outputs)."""
+    order = sorted((n for n in range(len(ids)) if len(ids[n])), key=lambda n: len(ids[n]))
+    pad_id = own.model.config.get_text_config().pad_token_id
     begin = 0
     while begin < len(order):
-        shortest = max(len(ids[order[begin]]), 1)
+        shortest = len(ids[order[begin]])
         end = begin + 1
-        while end < len(order):
+        while (
+            end < len(order) and pad_id is not None
+        ):  # without one texts are computed one at a time
             width = len(ids[order[end]])
             if width > WIDEST * shortest + 1 or width * (end + 1 - begin) > BATCH_TOKENS:
                 break
             end += 1
         chosen, begin = order[begin:end], end
-        rows, mask = padded_rows([ids[place] for place in chosen], own.tokenizer.pad_token_id or 0)
+        rows, mask = padded_rows([ids[place] for place in chosen], pad_id or 0)
         named = {"input_ids": rows.to(own.device), "attention_mask": mask.to(own.device)}
         logits = own.model(**named).logits.float().cpu()
         if not torch.isfinite(logits).all():

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.heads import OfTexts
@@ -34,6 +34,24 @@ class Number(OfTexts):
 
     def scores(self, metrics: dict[str, Any]) -> TaskScores:
         return TaskScores("regression", self.outputs, **metrics)
+
+
+class FullPrecision(nn.Linear):
+    """Computes in fp32, also under autocast: bf16 has every eighth of the years."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(input.device.type):
+            return super().forward(input)
+        # not as a product of matrices, which are of one type in a run
+        found = (input.float() * self.weight).sum(-1, keepdim=True)
+        return found if self.bias is None else found + self.bias
+
+
+def in_full_precision(model: nn.Module) -> None:
+    """Have the layer that gives the number be one."""
+    linear = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    if linear and linear[-1].out_features == 1:
+        linear[-1].__class__ = FullPrecision
 
 
 class _Tally:

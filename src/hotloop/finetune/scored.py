@@ -26,7 +26,9 @@ class Scored:
     def __init__(self, own: Predictor, config: ExamplesConfig) -> None:
         """config: names of the columns."""
         kinds = sorted({name[2:] for name in own.names if name[1:2] == "-"})
-        self._own, self._config = own, config
+        named = {name.lower() for name in own.names}  # what it gives is no missing label
+        missing = [word for word in config.no_label if word.lower() not in named]
+        self._own, self._config = own, config.model_copy(update={"no_label": missing})
         self._known = {*kinds, ""} if own.kind == "tokens" else set(own.names)
         heads: dict[str, Any] = {
             "classification": OneLabel(own.names),
@@ -44,13 +46,15 @@ class Scored:
     def add(self, given: InputRow, answer: dict[str, Any]) -> None:
         """answer: also as a csv file has it."""
         true = self._true(given)
-        if true is None or not given.text.strip():
+        found: Any = answer.get("entities" if self._own.kind == "tokens" else "predicted")
+        has_none = found is None or (found == "" and self._own.kind != "multilabel")
+        if true is None or has_none or not given.text.strip():
             return
         self.num += 1
         if self._own.kind == "tokens":
-            self._tally.count(_tags(given, answer["entities"]), true)
+            self._tally.count(_tags(given, found), true)
             return
-        found, names = answer["predicted"], self._own.names
+        names = self._own.names
         if self._own.kind == "regression":
             values = [float(found)]
         elif self._own.kind == "classification":

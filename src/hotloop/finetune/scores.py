@@ -39,10 +39,6 @@ def class_scores(counts: Counts, classes: Sequence[str]) -> list[ClassScore]:
     return [class_score(label, *own) for label, own in zip(classes, counts, strict=True)]
 
 
-def by_class(confusion: Confusion, classes: Sequence[str]) -> list[ClassScore]:
-    return class_scores(counts_of(confusion), classes)
-
-
 def mean_f1(counts: Counts) -> float:
     """Mean over the classes that are true or predicted somewhere, as scikit-learn has it."""
     known = [2 * right / (true + predicted) for right, predicted, true in counts if true + predicted]  # fmt: skip

@@ -155,7 +155,7 @@ def _span_reader(tokenizer: Any) -> Callable[[tuple[Message, ...]], tuple[Marked
             until = text if number == len(chat) - 1 else written(chat[: number + 1])
             if number:
                 before = written(chat[:number], asks=True)
-            elif (said := message["content"].strip()) and said in until:
+            elif (said := str(message.get("content") or "").strip()) and said in until:
                 before = until.rpartition(said)[0]  # nothing asks for the first turn
             else:
                 before = until

@@ -24,7 +24,14 @@ from hotloop.finetune.conduct import (
     with_steps,
 )
 from hotloop.finetune.dropout import replace_dropout
-from hotloop.finetune.encoder import Encoder, check_ids, check_known, export, load_encoder
+from hotloop.finetune.encoder import (
+    Encoder,
+    check_ids,
+    check_known,
+    export,
+    load_encoder,
+    pad_id_of,
+)
 from hotloop.finetune.examples import Dataset
 from hotloop.finetune.heads import Head, head_of
 from hotloop.finetune.joint import Joint
@@ -94,12 +101,12 @@ def build_work(
     if packs and reason is not None:
         kind = type(getattr(encoder.model, "sequence", encoder.model)).__name__
         warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")
-    pad_id = encoder.tokenizer.pad_token_id
+    pad_id = pad_id_of(getattr(encoder.model, "sequence", encoder.model), encoder.tokenizer)
     if pad_id is None and reason is not None:
         raise UsageError(
-            "this model has to be padded, and its tokenizer has no pad token",
+            "this model has to be padded, and its tokenizer has no pad token that it embeds",
             where=config.model.path,
-            do="give it one: `tokenizer.add_special_tokens({'pad_token': '[PAD]'})`, then `save_pretrained`",
+            do="give it one: `tokenizer.add_special_tokens({'pad_token': '[PAD]'})`, `model.resize_token_embeddings(len(tokenizer))`, then `save_pretrained` of both",
         )
     replace_dropout(encoder.model)
     model = Classifier(
@@ -133,6 +140,10 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> 
         lines.append(
             f"{len(work.used.ids):,} of the {len(work.used.table):,} token embeddings are used and trained"
         )
+    if num_absent := _num_absent(config, dataset):
+        lines.append(
+            f"of {num_absent} of the {len(dataset.classes)} classes no example is held out: their recall is not measured"
+        )
     if dataset.train.num_empty:
         lines.append(f"left out: {counted(dataset.train.num_empty, 'example')} without a text")
     if cut:
@@ -140,6 +151,14 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> 
             f"as long as `model.max_tokens` {config.model.max_tokens}, and perhaps cut: {counted(cut, 'text')}"
         )
     return lines + twice(dataset.train.texts, dataset.held_out.texts)
+
+
+def _num_absent(config: FinetuneConfig, dataset: Dataset) -> int:
+    """Classes that the held-out examples, where there are any, have none of."""
+    found = dataset.held_out.labels
+    if not found or not config.task.startswith("classification"):
+        return 0
+    return len({*dataset.classes} - {each[0] if config.task != "classification" else each for each in found})  # fmt: skip
 
 
 def _of(config: FinetuneConfig, dataset: Dataset) -> str:

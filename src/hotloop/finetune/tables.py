@@ -1,24 +1,32 @@
-"""Rows of a csv, tsv or jsonl file, each with its line. Whatever is wrong is one `UsageError` with its place."""
+"""Rows of a csv, tsv, jsonl, json or parquet file, each with its line. Whatever is wrong is one `UsageError` with its place."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import io
+import json
+import re
 import shlex
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, first_line, importing
 from hotloop.core.finetune_config import TYPED_TABS
-from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.core.untrusted import MAX_BYTES, parse_json, parse_object, read_bytes
 
 Row = tuple[int, dict[str, Any]]
-JSON_LINES = (".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+PARQUET = ".parquet"
+"""Its rows are read as lines of JSON."""
 TABLES = {".csv": ",", ".tsv": "\t"}
+HALVES, ESCAPED_HALVES = re.compile("[\ud800-\udfff]"), re.compile(r"\\u[dD][89a-fA-F]")
+"""Of a character that was cut in two, as the last one of a tweet may be: no tokenizer takes it. In JSON it is escaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +37,11 @@ class TextFile:
 
     @property
     def suffix(self) -> str:
-        return self.path.suffix.lower()
+        return suffix_of(self.path)
 
     @property
     def is_json(self) -> bool:
-        return self.suffix in JSON_LINES
+        return self.suffix in (*JSON_LINES, PARQUET)
 
     @property
     def lines(self) -> list[str]:
@@ -41,19 +49,47 @@ class TextFile:
         return [line.removesuffix("\n") for line in io.StringIO(self.text, newline=None)]
 
 
+def suffix_of(path: Path) -> str:
+    """What a file is read as: `.csv` of `tweets.CSV.gz`."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
 def read_text_file(path: Path) -> TextFile:
     try:
         content = read_bytes(path)
-        text = content.decode("utf-8-sig")
+        whole = _unpacked(content) if content[:2] == b"\x1f\x8b" else content
+        text = _json_of(whole, path) if suffix_of(path) == PARQUET else whole.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise UsageError("no such file of examples", where=str(path), do=f"check the path: a relative one begins in {Path.cwd()}") from error  # fmt: skip
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"not UTF-8 text (byte {error.start})", where=str(path), do="convert it to UTF-8"
-        ) from error
-    except (OSError, ValueError) as error:
+        do = "convert it to UTF-8, or save it as csv, jsonl or parquet"
+        raise UsageError(f"not UTF-8 text (byte {error.start})", where=str(path), do=do) from error
+    except UsageError:
+        raise
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise UsageError(f"cannot read the examples: {error}", where=str(path)) from error
     return TextFile(path, text, hashlib.sha256(content).hexdigest())
+
+
+def _unpacked(content: bytes) -> bytes:
+    """Raises `OSError`, `EOFError` or `zlib.error` where it is damaged, `ValueError` where it is too large."""
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        found = file.read(MAX_BYTES + 1)
+    if len(found) > MAX_BYTES:
+        raise ValueError(f"larger than {MAX_BYTES >> 10:,} KiB when it is unpacked")
+    return found
+
+
+def _json_of(content: bytes, path: Path) -> str:
+    """The rows of a parquet file as lines of JSON. Raises `OSError` or `ValueError` for a damaged one, and `UsageError`."""
+    with importing("parquet", "reading parquet files needs the package pyarrow", where=str(path)):
+        import pyarrow
+        import pyarrow.parquet
+    try:
+        rows = pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise ValueError(first_line(error)) from error
+    return "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in rows)
 
 
 def table_rows(
@@ -83,9 +119,16 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
             )
             do = f"say what stands between them: `{shlex.quote(word)}`"
             raise UsageError(what, where=f"{file.path}:1", do=do)
-        check_columns(file.path, names, columns)
+        if names:  # else the file is empty
+            check_columns(file.path, names, columns)
+        if twice := [name for name in columns.values() if names.count(name) > 1]:
+            what = f"two columns are called `{twice[0]}`"
+            raise UsageError(what, where=f"{file.path}:1", do="rename one of them")
         for row in reader:
             more = row.pop(None, ())
+            if [*row.values()] == names:
+                do = "remove it: it would be an example"
+                raise UsageError("the first line again", where=f"{file.path}:{reader.line_num}", do=do)  # fmt: skip
             if any(map(str.strip, more)):
                 what = f"{len(names) + len(more)} columns here, and {len(names)} in the first line"
                 do = f'a text that has {delimiter!r} in it stands in quotes: "..."'
@@ -93,20 +136,33 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
             yield reader.line_num, row
     except csv.Error as error:
         raise UsageError(
-            f"damaged csv: {error}", where=f"{file.path}:{reader.line_num}", do="quote that field"
+            f"damaged csv: {error}",
+            where=f"{file.path}:{reader.line_num + 1}",
+            do="quote that field",
         ) from error
 
 
 def _json_rows(file: TextFile, columns: Mapping[str, str]) -> Iterator[Row]:
-    for number, line in enumerate(file.text.split("\n"), 1):
+    """Of lines, or of a file that is one list, whose rows are numbered from 1."""
+    is_list = file.text[:1024].lstrip().startswith("[")
+    for number, line in enumerate([file.text] if is_list else file.text.split("\n"), 1):
         if not line.strip():
             continue
         try:
-            row = parse_object(line, finite=False)
+            found = (
+                parse_json(line, finite=False) if is_list else [parse_object(line, finite=False)]
+            )
+            if ESCAPED_HALVES.search(line):
+                whole = HALVES.sub("\ufffd", json.dumps(found, ensure_ascii=False))
+                found = parse_json(whole, finite=False)
+            if not all(isinstance(row, dict) for row in found):
+                raise ValueError("not a list of objects")
         except ValueError as error:
-            raise UsageError(f"damaged json: {error}", where=f"{file.path}:{number}") from error
-        check_columns(f"{file.path}:{number}", row, columns)
-        yield number, row
+            do = "each line is an object {...}, or the file is one list of them: [{...}, {...}]"
+            raise UsageError(f"damaged json: {error}", where=f"{file.path}:{number}", do=do) from error  # fmt: skip
+        for at, row in enumerate(found, number):
+            check_columns(f"{file.path}:{at}", row, columns)
+            yield at, row
 
 
 def check_columns(where: Path | str, names: Iterable[str], columns: Mapping[str, str]) -> None:

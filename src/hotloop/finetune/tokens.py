@@ -24,19 +24,26 @@ Tokens = list[np.ndarray]
 
 
 def tokenized(tokenizer: Any, identity: str, examples: Examples, max_tokens: int) -> Tokens:
-    """`identity` names the tokenizer's contents. From the cache where these texts were tokenized before."""
-    digest = hashlib.sha256(f"{identity} {max_tokens}".encode())
+    """`identity` names the tokenizer's contents. From the cache where these texts were tokenized before. Raises `UsageError`."""
+    digest = hashlib.sha256(f"{identity} {max_tokens}{cut_at(tokenizer)}".encode())
     for text in examples.texts:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
 
     name = digest.hexdigest()[:32]
-    return cached(name, len(examples), lambda: encoded(tokenizer, examples.texts, max_tokens)[0])
+    found = cached(name, len(examples), lambda: encoded(tokenizer, examples.texts, max_tokens)[0])
+    check_read(found, examples.texts)
+    return found
+
+
+def cut_at(tokenizer: Any) -> str:
+    """Names the end at which long texts are cut, where it is not the usual one: the tokenizer's own file does not say it."""
+    return " left" if getattr(tokenizer, "truncation_side", "right") == "left" else ""
 
 
 def encoded(
     tokenizer: Any, texts: Sequence[Any], max_tokens: int, **more: Any
 ) -> tuple[Tokens, Any]:
-    """The ids of each text, and all that the tokenizer gave. Raises `UsageError`."""
+    """The ids of each text, none of a text that the tokenizer sees nothing in, and all that it gave."""
     found = tokenizer(
         list(texts),
         truncation=True,
@@ -46,11 +53,16 @@ def encoded(
         return_token_type_ids=False,
         **more,
     )
-    tokens = [np.asarray(ids, dtype=np.int32) for ids in found["input_ids"]]
-    if any(not len(ids) for ids in tokens):
-        what = "the tokenizer makes no token of some text"
-        raise UsageError(what, do="it adds no special tokens")
-    return tokens, found
+    return [np.asarray(ids, dtype=np.int32) for ids in found["input_ids"]], found
+
+
+def check_read(tokens: Tokens, texts: Sequence[Any]) -> None:
+    """Raises `UsageError` for a text without any token."""
+    for ids, text in zip(tokens, texts, strict=True):
+        if not len(ids):
+            shown = text if isinstance(text, str) else " ".join(text)
+            what = f"the tokenizer makes no token of the text {shown[:80]!r}"
+            raise UsageError(what, do="remove that example: no special tokens are added to a text either")  # fmt: skip
 
 
 def padded_rows(tokens: Tokens, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -97,7 +97,7 @@ class FinetuneWork(InMemory):
     def evaluate(self, run: Run, stop: StopRequest) -> HeldOut | None:
         """Over all held-out examples, those of a length together."""
         held_out, size = self.held_out, self.config.train.microbatch
-        chosen = range(min(self.config.eval.windows, len(held_out.labels)))
+        chosen = spread(len(held_out.labels), self.config.eval.windows)
         if not chosen:
             return None
         order = sorted(chosen, key=lambda index: len(held_out.tokens[index]))
@@ -115,6 +115,12 @@ class FinetuneWork(InMemory):
             total += head.loss(logits, *targets)
             tally.add(logits, targets, labels)
         return HeldOut(total.item() / num_targets, num_targets, tally.metrics())
+
+
+def spread(num: int, most: int) -> list[int]:
+    """Up to `most` of `num` held-out examples, from all over the file, which may be sorted by label."""
+    few = min(num, most)
+    return [place * num // few for place in range(few)]
 
 
 def held_out_parts(

@@ -27,7 +27,8 @@ class LightningWatch(Session, Callback):  # type: ignore[misc]
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *about: Any) -> None:
         """Enough may have been seen."""
         self.end_after_bound()
-        if trainer.global_step % trainer.log_every_n_steps == 0:
+        every = trainer.log_every_n_steps  # 0: never
+        if every and trainer.global_step % every == 0:
             self._log(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -20,14 +20,15 @@ class LightningWatch(Session, Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Before data loaders are made."""
-        if stage == "fit" and trainer.is_global_zero:
+        if stage == "fit":
             self.begin()
             self._trainer = trainer
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *about: Any) -> None:
         """Enough may have been seen."""
         self.end_after_bound()
-        if trainer.global_step % trainer.log_every_n_steps == 0:
+        every = trainer.log_every_n_steps  # 0: never
+        if every and (_step(trainer) + 1) % every == 0:
             self._log(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -48,4 +49,10 @@ class LightningWatch(Session, Callback):  # type: ignore[misc]
     def _log(self, trainer: Any) -> None:
         if found := self.metrics():
             for logger in trainer.loggers:
-                logger.log_metrics(found, step=trainer.global_step)
+                logger.log_metrics(found, step=_step(trainer))
+
+
+def _step(trainer: Any) -> int:
+    """As Lightning counts for loggers: `global_step` has one for each optimizer."""
+    step: int = trainer.fit_loop.epoch_loop._batches_that_stepped
+    return step

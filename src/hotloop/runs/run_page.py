@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -269,7 +268,7 @@ def _when(examined: CommandRun | None) -> str:
     if examined is None:
         return ""
     day = datetime.fromtimestamp(examined.started_at, UTC).strftime("%Y-%m-%d")
-    return f", {shlex.join(examined.command)}, {day}"
+    return f", {examined.line}, {day}"
 
 
 def _next_command(found: StoredRun) -> str:
@@ -282,7 +281,8 @@ def _next_command(found: StoredRun) -> str:
     if found.diagnosis is None or not found.diagnosis.findings:
         return ""
     asked = ["--steps", str(run.steps)] if run.steps is not None else []
-    words = ["hotloop", "doctor", *asked, "--out", str(found.directory), "--", *run.command]
+    asked += ["--out", str(found.directory)]
+    words = ["hotloop", "doctor", *([] if run.of_a_block else asked), "--", *run.command]
     return run.again(words)
 
 

@@ -68,6 +68,7 @@ def test_a_cell_runs_in_the_watch_by_its_magic() -> None:
         "%%hotloop\n1 / 0",
         "%%hotloop fifty\npass",
         f"%%hotloop\n{LOOP}",
+        f"%%hotloop\n%%time\n{LOOP}",
     )
     client = nbclient.NotebookClient(made, timeout=120, allow_errors=True)
     client.execute()
@@ -76,6 +77,7 @@ def test_a_cell_runs_in_the_watch_by_its_magic() -> None:
     assert "ZeroDivisionError" in [each.get("ename") for each in made.cells[4].outputs]
     assert "steps='fifty' is no number" in str(made.cells[5].outputs)
     assert SLEEPS_IN_LOOP_AT in str(made.cells[6].outputs)
+    assert "%time:2" in str(made.cells[7].outputs)  # of what it times
 
 
 def test_the_doctor_examines_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

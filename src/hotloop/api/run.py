@@ -143,7 +143,7 @@ def doctor(
     asked = [] if budget is None else ["--budget", budget]
     asked += [*options, "--out", str(directory)]
     line = [sys.executable, "-m", "hotloop", "doctor", *asked, "--", *words]
-    detector = SignalDetector(always=True)
+    detector = SignalDetector()
     with subprocess.Popen(line, stderr=subprocess.PIPE) as process:
         try:
             said = _relayed(process)

@@ -206,36 +206,33 @@ _WAITS = (
 
 
 class SignalDetector:
-    """Tells a signal from the terminal from one to us alone; without a terminal nothing is started, unless `always`.
+    """Tells a signal to our whole group from one to us alone.
 
     Python does not say who sent a signal. A terminal sends Ctrl-C to every process of the group in its
-    foreground: a process of ours in the same group that does nothing gets it, too.
+    foreground, and Jupyter its interrupt to that of the kernel: a process of ours in the same group that does nothing gets
+    it, too.
     """
 
-    def __init__(self, *, always: bool = False) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        if always or _terminal_group() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _WAITS],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WAITS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def saw(self, number: int) -> bool:
-        """Whether the terminal sent it to the whole group: the command has it already."""
-        if number == signal.SIGTERM or self._process is None:
-            return False
-        return _terminal_group() == os.getpgrp() and self.was_reached()
+        """Whether it was sent to the whole group: the command has it already."""
+        in_front = _terminal_group() in (None, os.getpgrp())
+        return number != signal.SIGTERM and in_front and self.was_reached()
 
     def was_reached(self) -> bool:
         """Whether such a signal was sent to the whole group."""
-        return self._process is not None and self._process.poll() is not None
+        return self._process.poll() is not None
 
     def release(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+        self._process.kill()
+        self._process.communicate()
 
 
 def _terminal_group() -> int | None:

@@ -294,6 +294,20 @@ print(json.dumps([code, seen.to_dict()["doctor"]["ended"]]))
     assert done.stderr.count("watching took") <= 1
 
 
+def test_what_nobody_holds_is_let_go_of_with_its_files(tmp_path: Path) -> None:
+    body = """
+import gc, weakref
+with hotloop.watch(show=False) as seen:
+    train(60)
+directory, held = seen.directory, weakref.ref(seen)
+there = directory.exists()
+del seen
+gc.collect()
+print(json.dumps([there, held() is None, directory.exists()]))
+"""
+    assert said(ran(body, tmp_path)) == [True, True, False]
+
+
 def test_what_cannot_be_shown_does_not_end_the_program(tmp_path: Path) -> None:
     body = """
 import shutil

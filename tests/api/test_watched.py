@@ -423,6 +423,7 @@ print(json.dumps([found.verdict.outcome, found.verdict.ratio_low, found.verdict.
     done = ran(body, tmp_path)
     outcome, low, parity, is_same, short, shown = said(done)
     assert short == 1
+    assert re.search(r"\n  candidate  \S+ train\.py 0\.005\n", shown)
     assert "failed runs" not in shown
     assert re.search(r"pair 3 of up to 10: \w+ \(so far \d\.\d\dx\) .* s in all", done.stderr)
     assert outcome == "improved"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,9 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
     run, facts = found.run, list[tuple[str, str]]()
     if run.command_run is not None:
         facts.extend(command_rows(run.command_run))
+    elif (trials := found.trials) is not None and trials.of_scripts:
+        arms = ((trials.baseline, trials.baseline_runs), (trials.candidate, trials.candidate_runs))
+        facts.extend((name, shlex.join(runs[0].command)) for name, runs in arms if runs)
     of = "final training: " if found.trained is not None else ""
     records = run.measurement.records if run.measurement else ()
     if last := next((r for r in reversed(records) if r.loss is not None), None):

@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader
 
 from hotloop.core.errors import UsageError
 
-lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
-
-from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+try:
+    import lightning.pytorch as lightning
+except ModuleNotFoundError:
+    lightning = pytest.importorskip("pytorch_lightning", reason="lightning is not installed")
 
 from hotloop.integrations import LightningWatch  # noqa: E402
 
@@ -68,7 +69,7 @@ def fit(
     trainer = lightning.Trainer(
         max_steps=steps,
         callbacks=[*callbacks],
-        logger=CSVLogger(str(directory)),
+        logger=lightning.loggers.CSVLogger(str(directory)),
         log_every_n_steps=every,
         enable_progress_bar=False,
         enable_checkpointing=False,

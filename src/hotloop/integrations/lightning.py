@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch import Callback
+try:
+    from lightning.pytorch import Callback
+except ModuleNotFoundError as missing:
+    try:
+        from pytorch_lightning import Callback  # the same, by its other name
+    except ModuleNotFoundError:
+        raise missing from None
 
 from hotloop.integrations.session import Session
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
-
-try:
-    from lightning.pytorch import Callback
-except ModuleNotFoundError as missing:
-    try:
-        from pytorch_lightning import Callback  # the same, by its other name
-    except ModuleNotFoundError:
-        raise missing from None
 
 from hotloop.integrations.session import Session
 
 
-class LightningWatch(Session, Callback):  # type: ignore[misc]
+def _callback() -> Any:
+    """The base class of callbacks, of the name under which Lightning is loaded: a Trainer refuses those of its other one."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    first, second = sorted(names, key=lambda each: each not in sys.modules)
+    try:
+        return import_module(first).Callback
+    except ModuleNotFoundError as missing:
+        try:
+            return import_module(second).Callback
+        except ModuleNotFoundError:
+            raise missing from None
+
+
+class LightningWatch(Session, _callback()):  # type: ignore[misc]
     """`lightning.Trainer(callbacks=[LightningWatch()])`: what each step's time goes to, found out while it trains.
 
     `hotloop/*` goes to each of the Trainer's loggers, every `log_every_n_steps`. Arguments as of `Session`.

@@ -246,8 +246,8 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
     own = f"; its exit code was {run.returncode}" if run.returncode else ""
     match run.ended:
         case "by_itself":
-            ended = "at the end of the block" if run.of_a_block else "by itself, with exit code 0,"
-            ended += took
+            whole = "at the end of the block" if run.of_a_block else "by itself, with exit code 0,"
+            ended = whole + took
         case "failed":
             ended = _row_of_failure(run.returncode, took, run.killed_for_memory)
         case "enough_steps" if run.of_a_block:

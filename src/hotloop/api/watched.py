@@ -179,6 +179,8 @@ class Watched(Run):
             wall_s=time.time() - self._run.started_at,
         )
         self._examined = judged(self.directory, self._run, self._machine, note)
+        if self._examined.refused is not None:
+            note(str(self._examined.refused))
 
     @property
     def is_idle(self) -> bool:

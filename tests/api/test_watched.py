@@ -16,6 +16,7 @@ import pytest
 
 import hotloop
 import warm_python
+from hotloop.cli.main import run
 from hotloop.core.child import DOCTOR
 from hotloop.core.errors import UsageError
 from hotloop.doctor.starting_point import start_of
@@ -327,7 +328,7 @@ except hotloop.core.errors.UsageError as error:
     assert "hotloop: what was seen cannot be shown: UsageError: not a directory" in done.stderr
 
 
-def test_what_is_no_number_in_a_run_is_null_for_json(tmp_path: Path) -> None:
+def test_what_is_no_number_in_a_run_is_no_damage_and_null_for_json(tmp_path: Path) -> None:
     body = """
 with hotloop.watch(show=False, out="kept") as seen:
     model = torch.nn.Linear(2, 1)
@@ -338,7 +339,10 @@ with hotloop.watch(show=False, out="kept") as seen:
         optimizer.step()
 print(json.dumps(seen.to_dict(), allow_nan=False))
 """
-    records = said(ran(body, tmp_path))["measurement"]["records"]
+    found = said(ran(body, tmp_path))
+    assert found["problems"] == []
+    assert run(["report", str(tmp_path / "kept")]) == 0
+    records = found["measurement"]["records"]
     assert records[0]["loss"] is not None
     assert records[-1]["loss"] is None
 

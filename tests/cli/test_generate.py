@@ -137,7 +137,17 @@ def test_it_ends_with_the_reader_of_its_text_unless_a_file_is_to_have_it(
     trained: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "found.json"
-    command = [sys.executable, "-m", "hotloop", "generate", trained, "--prompt", "the ", "--count", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "hotloop",
+        "generate",
+        trained,
+        "--prompt",
+        "the ",
+        "--count",
+        "2",
+    ]
     for more in (["--tokens", "100000000"], ["--tokens", "400", "--json", str(file)]):
         with subprocess.Popen(
             [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError:
     lightning = pytest.importorskip("pytorch_lightning", reason="lightning is not installed")
 
-from hotloop.integrations import LightningWatch  # noqa: E402
+from hotloop.integrations import LightningWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning itself
 
@@ -107,7 +107,9 @@ def test_it_finds_what_was_planted_and_writes_to_the_logger(
 
 def test_several_optimizers_are_one_step_and_stand_where_the_loss_does(tmp_path: Path) -> None:
     callback = LightningWatch(steps=None, show=False)
-    rows = logged(fit(tmp_path, callback, steps=80, module=ByHand()))  # of two optimizers: 40 batches
+    rows = logged(
+        fit(tmp_path, callback, steps=80, module=ByHand())
+    )  # of two optimizers: 40 batches
     shown = [int(each["step"]) for each in rows if each["hotloop/step_s"]]
     assert len(shown) >= 3
     assert set(shown) <= {int(each["step"]) for each in rows if each["loss"]} | {40}

@@ -144,7 +144,7 @@ class Watched(Run):
             self._judge(error)
             if self._shows and not isinstance(error, UsageError):  # which alone is to be read
                 self._show()
-        except Exception as failed:  # noqa: BLE001 - what ran in the block is worth more
+        except Exception as failed:
             if os.environ.get("HOTLOOP_DEBUG") == "1":
                 raise
             self._failure = f"what was seen cannot be shown: {type(failed).__name__}: {failed}"

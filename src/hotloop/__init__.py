@@ -129,7 +129,12 @@ def load_ipython_extension(shell: Any) -> None:
         # The magic is a line of the cell, too; where another one follows, that has to come first.
         indent = cell[: len(cell) - len(cell.lstrip(" \t"))]
         code = cell if cell.lstrip().startswith("%%") else f"{indent}#\n{cell}"
-        with watch(steps=int(words) if words.isdecimal() else words or None):  # type: ignore[arg-type]
-            shell.run_cell(code).raise_error()
+        # It is compiled under the number of the next cell, where IPython counts on before a cell runs.
+        count, shell.execution_count = shell.execution_count, len(shell.user_ns["In"]) - 1
+        try:
+            with watch(steps=int(words) if words.isdecimal() else words or None):  # type: ignore[arg-type]
+                shell.run_cell(code).raise_error()
+        finally:
+            shell.execution_count = count
 
     shell.register_magic_function(watched, "cell", "hotloop")

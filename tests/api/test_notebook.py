@@ -95,7 +95,7 @@ class Rows(Dataset):
 
     def __getitem__(self, index):
         time.sleep(0.004)
-        return torch.randn(64)
+        return torch.randn(64, generator=torch.Generator().manual_seed(index))
 
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 8)

@@ -148,7 +148,6 @@ def offline(directory: Path) -> dict[str, str]:
         "TRANSFORMERS_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
-        "JUPYTER_RUNTIME_DIR": place,  # where what executes a notebook and its kernel find each other
     }
 
 

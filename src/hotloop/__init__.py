@@ -36,8 +36,9 @@ def watch(*, steps: int | None = None, out: str | Path | None = None, show: bool
     steps: look no longer than at so many, after the warm-up; the loop goes on. To say what would help takes 30 and a second of
     them, in a loop of 50 steps or more: 10 are warm-up, a few are under torch's profiler. out: a new directory to keep what was recorded in.
     show: print what was found at the end of the block, unless a `UsageError` ended it. Afterwards `seen.findings`, `seen.diagnosis`,
-    `seen.save("run.html")` and `seen.to_dict()`. Does nothing in a process that `hotloop doctor` examines. Raises
-    `UsageError` inside another such block, without torch, or where `out` is there already.
+    `seen.save("run.html")` and `seen.to_dict()`. Does nothing in a process that `hotloop doctor` examines, or that is not the first
+    of a training: then nothing was found. Raises `UsageError` inside another such block, without torch, or where `out` is
+    there already.
     """
     from hotloop.api.watched import Watched
 
@@ -125,7 +126,15 @@ def load_ipython_extension(shell: Any) -> None:
 
     def watched(line: str, cell: str) -> None:
         words = line.strip()
-        with watch(steps=int(words) if words.isdecimal() else words or None):  # type: ignore[arg-type]
-            shell.run_cell(cell).raise_error()
+        # The magic is a line of the cell, too; where another one follows, that has to come first.
+        indent = cell[: len(cell) - len(cell.lstrip(" \t"))]
+        code = cell if cell.lstrip().startswith("%%") else f"{indent}#\n{cell}"
+        # It is compiled under the number of the next cell, where IPython counts on before a cell runs.
+        count, shell.execution_count = shell.execution_count, len(shell.user_ns["In"]) - 1
+        try:
+            with watch(steps=int(words) if words.isdecimal() else words or None):  # type: ignore[arg-type]
+                shell.run_cell(code).raise_error()
+        finally:
+            shell.execution_count = count
 
     shell.register_magic_function(watched, "cell", "hotloop")

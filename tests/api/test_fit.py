@@ -276,3 +276,9 @@ def test_a_directory_of_transformers_is_fine_tuned_from_a_program(tmp_path: Path
     import hotloop.fit as room
 
     assert callable(room)
+
+
+def test_settings_may_be_numbers_of_torch_and_paths(tmp_path: Path) -> None:
+    settings = PLAIN | {"optimizer.learning_rate": torch.tensor(0.05), "train.epochs": torch.tensor(2)}  # fmt: skip
+    run = hotloop.fit(classifier(), points(32, 0), loss=F.cross_entropy, batch=16, out=tmp_path / "run", settings=settings)  # fmt: skip
+    assert run.steps == 4

@@ -25,6 +25,16 @@ def train(steps):
         optimizer.step()
 """.strip()
 SLEEPS_AT = "In[2]:6"
+LOOP = """
+for _ in range(120):
+    time.sleep(0.01)
+    loss = model(torch.randn(16, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""".strip()
+SLEEPS_IN_LOOP_AT = "In[7]:3"
+"""Below the line of the magic."""
 
 
 def notebook(*cells: str) -> Any:
@@ -57,6 +67,8 @@ def test_a_cell_runs_in_the_watch_by_its_magic() -> None:
         "print(kept)",
         "%%hotloop\n1 / 0",
         "%%hotloop fifty\npass",
+        f"%%hotloop\n{LOOP}",
+        f"%%hotloop\n%%time\n{LOOP}",
     )
     client = nbclient.NotebookClient(made, timeout=120, allow_errors=True)
     client.execute()
@@ -64,10 +76,45 @@ def test_a_cell_runs_in_the_watch_by_its_magic() -> None:
     assert made.cells[3].outputs[0]["text"] == "7\n"
     assert "ZeroDivisionError" in [each.get("ename") for each in made.cells[4].outputs]
     assert "steps='fifty' is no number" in str(made.cells[5].outputs)
+    assert SLEEPS_IN_LOOP_AT in str(made.cells[6].outputs)
+    assert "%time:2" in str(made.cells[7].outputs)  # of what it times
 
 
 def test_the_doctor_examines_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    nbformat.write(notebook("import time\nimport torch", TRAIN, "train(200)"), "loop.ipynb")
-    run = hotloop.doctor("loop.ipynb", out="run", options=["--no-try"])
+    made = notebook("import time\nimport torch", TRAIN, "train(200)")
+    nbformat.write(made, "a loop.ipynb")
+    run = hotloop.doctor("a loop.ipynb", out="run", options=["--no-try"])
     assert SLEEPS_AT in [each.site for each in run.findings]
+
+
+WAITS = """
+class Rows(Dataset):
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.randn(64, generator=torch.Generator().manual_seed(index))
+
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+for rows in DataLoader(Rows(), batch_size=8):
+    optimizer.zero_grad()
+    model(rows).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_fixes_are_tried_on_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial ends the kernel after its steps, which what executes the notebook takes for a failure."""
+    monkeypatch.chdir(tmp_path)
+    begin = "import time\nimport torch\nfrom torch.utils.data import DataLoader, Dataset"
+    nbformat.write(notebook(begin, WAITS), "waits.ipynb")
+    asked = ["--steps", "60", "--only", "loader_workers=2"]
+    run = hotloop.doctor("waits.ipynb", out="run", budget="4m", options=asked)
+    (tried,) = run.to_dict()["ledger"]["fixes"]
+    assert tried["status"] == "kept", tried
+    assert tried["verdict"]["ratio_low"] > 1.2

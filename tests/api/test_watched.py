@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 import hotloop
 import warm_python
+from hotloop.cli.main import run
 from hotloop.core.census import Census
 from hotloop.core.child import DOCTOR
 from hotloop.core.errors import UsageError
@@ -88,7 +91,10 @@ print(json.dumps({
     assert "watching took" in done.stderr
     assert "diagnosis" in found["object"]
     assert "<iframe srcdoc=" in found["html"]
-    assert "hotloop" in (tmp_path / "seen.html").read_text()
+    page = (tmp_path / "seen.html").read_text()
+    assert "loop.py" in page.partition("</title>")[0]
+    assert "at the end of the block after" in page
+    assert "Seen by <code>hotloop.watch</code>" in page
     assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []
 
 
@@ -251,10 +257,128 @@ def test_a_block_without_steps_says_what_was_looked_for(tmp_path: Path) -> None:
     assert "No step was recorded" in done.stderr
 
 
-def test_it_does_nothing_where_the_doctor_examines_the_process(tmp_path: Path) -> None:
-    body = "with hotloop.watch() as seen: train(20)\nprint(json.dumps(str(seen)))"
-    env = {DOCTOR: str(tmp_path / "elsewhere")}
-    assert "hotloop examines this process" in said(ran(body, tmp_path, **env))
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ({DOCTOR: "elsewhere"}, "hotloop examines this process from outside"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "it looks at the first one alone"),
+    ],
+)
+def test_it_does_nothing_where_another_one_looks_and_what_is_asked_of_it_fails_nothing(
+    tmp_path: Path, env: dict[str, str], why: str
+) -> None:
+    """The loop goes on to be the user's own: what stands after the block must not end it."""
+    body = """
+with hotloop.watch(out=".") as seen: train(20)
+seen.save("seen.html")
+print(json.dumps([str(seen), seen.to_dict()["notes"], seen.findings, seen.diagnosis.breakdown, seen.kept, seen.diff]))
+"""
+    done = ran(body, tmp_path, **env)
+    shown, notes, *others = said(done)
+    assert why in shown
+    assert notes == [shown]
+    assert others == [[], {}, [], ""]
+    assert f"seen.html is not written: {shown}" in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["loop.py"]
+
+
+def test_a_block_that_is_left_early_did_not_fail_and_one_is_used_again(tmp_path: Path) -> None:
+    body = """
+def numbers():
+    with hotloop.watch(show=False) as seen:
+        kept.append(seen)
+        for number in range(9):
+            train(2)
+            yield number
+kept = []
+for number in numbers():
+    if number == 4:
+        break
+for code in (0, 3):
+    try:
+        with hotloop.watch(show=False) as seen:
+            kept.append(seen)
+            train(9)
+            sys.exit(code)
+    except SystemExit:
+        pass
+again = hotloop.watch(steps=5, show=False)
+ended = []
+for steps in (60, 9):
+    with again:
+        train(steps)
+    ended.append(again.to_dict()["doctor"]["ended"])
+print(json.dumps([each.to_dict()["doctor"]["ended"] for each in kept] + ended))
+"""
+    assert said(ran(body, tmp_path)) == ["by_itself", "by_itself", "failed", "enough_steps", "by_itself"]  # fmt: skip
+
+
+def test_a_child_that_ends_in_the_block_leaves_it_to_its_parent(tmp_path: Path) -> None:
+    body = """
+import os
+with hotloop.watch() as seen:
+    train(9)
+    child = os.fork()
+    if not child:
+        sys.exit(7)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(json.dumps([code, seen.to_dict()["doctor"]["ended"]]))
+"""
+    done = ran(body, tmp_path)
+    assert said(done) == [7, "by_itself"]
+    assert done.stderr.count("steps of warm-up were seen") == 1  # by the parent
+
+
+def test_what_nobody_holds_is_let_go_of_with_its_files(tmp_path: Path) -> None:
+    body = """
+import gc, weakref
+with hotloop.watch(show=False) as seen:
+    train(60)
+directory, held = seen.directory, weakref.ref(seen)
+there = directory.exists()
+del seen
+gc.collect()
+print(json.dumps([there, held() is None, directory.exists()]))
+"""
+    assert said(ran(body, tmp_path)) == [True, True, False]
+
+
+def test_what_cannot_be_shown_does_not_end_the_program(tmp_path: Path) -> None:
+    body = """
+import shutil
+with hotloop.watch(out="kept") as seen:
+    loss = train(9)
+    shutil.rmtree("kept")
+    open("kept", "w").close()
+try:
+    seen.findings
+except hotloop.core.errors.UsageError as error:
+    print(json.dumps([loss, str(error)]))
+"""
+    done = ran(body, tmp_path)
+    loss, why = said(done)
+    assert loss > 0
+    assert why.startswith("not a directory")
+    assert "hotloop: what was seen cannot be shown: UsageError: not a directory" in done.stderr
+
+
+def test_what_is_no_number_in_a_run_is_no_damage_and_null_for_json(tmp_path: Path) -> None:
+    body = """
+with hotloop.watch(show=False, out="kept") as seen:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e30)
+    for _ in range(30):
+        optimizer.zero_grad()
+        model(torch.ones(4, 2)).square().mean().backward()
+        optimizer.step()
+print(json.dumps(seen.to_dict(), allow_nan=False))
+"""
+    found = said(ran(body, tmp_path))
+    assert found["problems"] == []
+    assert run(["report", str(tmp_path / "kept")]) == 0
+    records = found["measurement"]["records"]
+    assert records[0]["loss"] is not None
+    assert records[-1]["loss"] is None
 
 
 @pytest.mark.slow
@@ -274,12 +398,54 @@ print(json.dumps([run.diagnosis.breakdown == again.diagnosis.breakdown, str(run)
     assert said(ran(body, tmp_path)) == [True, True, [], None, "", 3]
     for call, what in (
         ('hotloop.doctor("")', "there is no command to examine"),
-        ('hotloop.doctor("python none.py", out="other")', "none.py"),
+        ('hotloop.doctor("python none.py", out="other")', "UsageError: no such script `none.py`"),
         ('hotloop.load_run("nowhere")', "no such directory"),
     ):
         done = ran(call, tmp_path)
         assert done.returncode != 0
         assert what in done.stderr
+
+
+def test_a_doctor_that_was_killed_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(60)")
+    done = ran('hotloop.doctor("python train.py", out="run")', tmp_path)
+    assert done.returncode != 0
+    assert "EnvironmentFailed: `hotloop doctor` was killed by SIGKILL" in done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_command_leaves_running_does_not_hold_the_call(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"""{LOOP}
+import subprocess
+left = subprocess.Popen(["sleep", "200"], start_new_session=True)
+open("left", "w").write(str(left.pid))
+train(60, 0.01)
+""")
+    body = """
+import os
+run = hotloop.doctor("python train.py", out="run", options=["--no-try"])
+os.kill(int(open("left").read()), 9)  # it has not ended
+print(json.dumps(run.diagnosis.steps.measured))
+"""
+    assert said(ran(body, tmp_path)) > 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_that_reaches_the_caller_alone_ends_the_doctor(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{LOOP}train(30_000, 0.01)")
+    asked = 'hotloop.doctor("python train.py", out="run", options=["--no-try", "--to-end"])'
+    (tmp_path / "call.py").write_text(f"import hotloop\n{asked}")
+    env = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    call = [sys.executable, "call.py"]
+    with subprocess.Popen(call, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
+        while process.poll() is None and not (tmp_path / "run/steps-0.jsonl").exists():
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        err = process.communicate(timeout=100)[1]
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in err
+    assert "it was interrupted" in err  # with what was seen by then
+    assert json.loads((tmp_path / "run/doctor.json").read_text())["ended"] == "interrupted"
 
 
 @pytest.mark.slow
@@ -295,6 +461,7 @@ print(json.dumps([found.verdict.outcome, found.verdict.ratio_low, found.verdict.
     done = ran(body, tmp_path)
     outcome, low, parity, is_same, short, shown = said(done)
     assert short == 1
+    assert re.search(r"\n  candidate  \S+ train\.py 0\.005\n", shown)
     assert "failed runs" not in shown
     assert re.search(r"pair 3 of up to 10: \w+ \(so far \d\.\d\dx\) .* s in all", done.stderr)
     assert outcome == "improved"
@@ -343,6 +510,8 @@ def test_pairs_of_sources_that_were_edited_since_are_not_gone_on_with(
     ("call", "what"),
     [
         ('hotloop.compare("", "python b.py")', "there is no command to examine"),
+        ('hotloop.compare("python a.py", "python \'b.py")', "cannot be read: no closing quotation"),
+        ('hotloop.doctor("none.ipynb")', "UsageError: no such notebook"),
         ('hotloop.compare("nothing-here", "python b.py")', "cannot run `nothing-here`"),
         (
             'hotloop.compare("python a.py", "python b.py", budget="5")',

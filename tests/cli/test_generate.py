@@ -133,6 +133,35 @@ def test_text_is_shown_as_it_is_made_and_ctrl_c_keeps_it(trained: str, tmp_path:
     )
 
 
+def test_it_ends_with_the_reader_of_its_text_unless_a_file_is_to_have_it(
+    trained: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "found.json"
+    command = [
+        sys.executable,
+        "-m",
+        "hotloop",
+        "generate",
+        trained,
+        "--prompt",
+        "the ",
+        "--count",
+        "2",
+    ]
+    for more in (["--tokens", "100000000"], ["--tokens", "400", "--json", str(file)]):
+        with subprocess.Popen(
+            [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.read(30)
+            process.stdout.close()
+            err = process.stderr.read() if process.stderr is not None else ""
+        assert process.returncode == 0, err
+        assert "interrupted" not in err
+    ended = {each["ended"] for each in json.loads(file.read_text())["texts"]}
+    assert ended <= {"tokens", "end_of_text"}
+
+
 def held_by(pipe: int) -> int:
     """Bytes that wait to be read."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -144,6 +144,10 @@ def test_the_command_that_a_page_names_next_goes_on_with_that_run(
     assert tuple(shlex.split(given)) == command
     assert shlex.split(begins) == ["hotloop", "doctor", "--steps", "50", "--out", "a run"]
     assert begun_run(out, command, steps=50) == run
+    write_json(
+        out / "doctor.json", replace(run, of_a_block=True)
+    )  # its steps are none of a command
+    assert page_of(read_run(out)).next_command == "hotloop doctor -- python train.py --size 'a b'"
     for nothing in (replace(run, reads_input=True), replace(run, ended="failed", returncode=1)):
         write_json(out / "doctor.json", nothing)
         assert page_of(read_run(out)).next_command == ""

@@ -22,7 +22,7 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.budget import by_gain_per_second, needed_s
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison
-from hotloop.doctor.trial_costs import Costs
+from hotloop.doctor.trial_costs import Costs, budget_of
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.looks import LOOKS
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -263,6 +263,24 @@ def test_what_fits_into_the_budget_comes_before_what_promises_more(
     plan = runner.plan
     assert by_gain_per_second(runner, [fused, kept])[0].name == first
     assert runner.plan == plan
+
+
+@pytest.mark.parametrize("share", [0.4, 0.5, 0.55, 0.6])
+def test_a_budget_that_is_called_short_is_below_what_is_named(trying: Trying, share: float) -> None:
+    machine = Slower([1.0], a=1.3)
+    said: list[str] = []
+    trying(
+        machine,
+        ["a"],
+        budget_s=share * refused(trying, machine, ["a"]),
+        again=again,
+        warn=said.append,
+    )
+    for text in said:
+        left, is_short, takes = text.partition(
+            " s may not be enough to prove a fix, which takes about "
+        )
+        assert not is_short or float(left) < budget_of(takes.partition(":")[0])
 
 
 def test_budget_that_proves_nothing_is_used_and_what_it_measured_counts(trying: Trying) -> None:

@@ -106,6 +106,7 @@ def test_a_doctor_inside_a_doctor_is_refused() -> None:
         ("python -m pkg.train --epochs 3", "pkg.train"),
         ("accelerate launch -m pkg.fit", "pkg.fit"),
         ("bash run.sh", "bash"),
+        ("jupyter nbconvert --to notebook --execute work/adder.ipynb", "adder"),
         ("python -c import\ttorch", "python"),
     ],
 )

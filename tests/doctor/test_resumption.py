@@ -201,6 +201,8 @@ def test_only_a_run_that_was_examined_is_continued(tmp_path: Path) -> None:
     assert begun_run(run(tmp_path / "killed"), command, steps=None) is not None
     ended = run(tmp_path / "failed", ended="failed")
     assert begun_run(ended, command, steps=None) is None
+    block = run(tmp_path / "block", of_a_block=True)
+    assert begun_run(block, command, steps=None) is None  # seen by `hotloop.watch`
     done = run(tmp_path / "done")
     (done / "ledger.json").write_text("{}")
     assert begun_run(done, command, steps=None) is not None  # to write its patch, say

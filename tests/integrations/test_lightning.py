@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader
 
 from hotloop.core.errors import UsageError
 
-lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+try:
+    import lightning.pytorch as lightning
+except ModuleNotFoundError:
+    lightning = pytest.importorskip("pytorch_lightning", reason="lightning is not installed")
 
-from lightning.pytorch.loggers import CSVLogger  # noqa: E402
-
-from hotloop.integrations import LightningWatch  # noqa: E402
+from hotloop.integrations import LightningWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning itself
 
@@ -36,20 +37,46 @@ class Module(lightning.LightningModule):  # type: ignore[misc]
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
+class ByHand(Module):
+    """Two optimizers, stepped by the module itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.other = torch.nn.Linear(2, 2)
+
+    def training_step(self, batch: Any, number: int) -> None:
+        loss = super().training_step(batch, number) + self.other.weight.square().mean()
+        first, second = self.optimizers()
+        first.zero_grad()
+        second.zero_grad()
+        self.manual_backward(loss)
+        first.step()
+        second.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.AdamW(each.parameters()) for each in (self.model, self.other)]
+
+
 def fit(
-    directory: Path, *callbacks: Any, steps: int = 40, breaks_at: int | None = None, every: int = 5
+    directory: Path,
+    *callbacks: Any,
+    steps: int = 40,
+    breaks_at: int | None = None,
+    every: int = 5,
+    module: Any = None,
 ) -> Any:
     trainer = lightning.Trainer(
         max_steps=steps,
         callbacks=[*callbacks],
-        logger=CSVLogger(str(directory)),
+        logger=lightning.loggers.CSVLogger(str(directory)),
         log_every_n_steps=every,
         enable_progress_bar=False,
         enable_checkpointing=False,
         enable_model_summary=False,
         accelerator="cpu",
     )
-    trainer.fit(Module(), DataLoader(Rows(10_000, breaks_at=breaks_at), batch_size=BATCH))
+    trainer.fit(module or Module(), DataLoader(Rows(10_000, breaks_at=breaks_at), batch_size=BATCH))
     return trainer
 
 
@@ -76,6 +103,23 @@ def test_it_finds_what_was_planted_and_writes_to_the_logger(
     assert 0 < float(rows[-1]["hotloop/watch_cost_fraction"]) < 0.2
     plain = logged(fit(tmp_path / "plain"))
     assert [e["loss"] for e in plain if e["loss"]] == [e["loss"] for e in rows if e["loss"]]
+
+
+def test_several_optimizers_are_one_step_and_stand_where_the_loss_does(tmp_path: Path) -> None:
+    callback = LightningWatch(steps=None, show=False)
+    rows = logged(
+        fit(tmp_path, callback, steps=80, module=ByHand())
+    )  # of two optimizers: 40 batches
+    shown = [int(each["step"]) for each in rows if each["hotloop/step_s"]]
+    assert len(shown) >= 3
+    assert set(shown) <= {int(each["step"]) for each in rows if each["loss"]} | {40}
+    assert 20 < callback.seen.diagnosis.steps.measured + callback.seen.diagnosis.steps.warmup <= 40
+
+
+def test_a_trainer_that_logs_nothing_is_watched(tmp_path: Path) -> None:
+    callback = LightningWatch(steps=10, show=False)
+    fit(tmp_path, callback, steps=60, every=0)
+    assert callback.seen.to_dict()["doctor"]["ended"] == "enough_steps"
 
 
 def test_a_fit_that_raises_is_let_go_of_and_the_next_one_is_watched(tmp_path: Path) -> None:

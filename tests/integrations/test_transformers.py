@@ -94,6 +94,30 @@ def test_a_bound_ends_it_in_the_midst_of_training(
     assert capsys.readouterr().err.count("watching took") == 1
 
 
+def test_counting_tokens_does_not_end_it_at_the_first_log(tmp_path: Path) -> None:
+    """Trainer then adds to each log what else the last one alone has."""
+    callback = TransformersWatch(steps=None, show=False)
+    made = trainer(tmp_path, callback)
+    made.args.include_num_input_tokens_seen = "all"
+    made.train()
+    assert callback.seen.diagnosis.steps.measured > 20
+    assert any("hotloop/watch_cost_fraction" in each for each in made.state.log_history[-1:])
+
+
+def test_what_follows_a_training_that_another_one_looks_at_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")  # of several processes not the first
+    callback = TransformersWatch(out=tmp_path / "kept")
+    made = trainer(tmp_path / "model", callback, steps=20)
+    made.train()
+    assert callback.findings == ()
+    callback.seen.save(tmp_path / "page.html")
+    assert not any(key.startswith("hotloop/") for each in made.state.log_history for key in each)
+    assert not (tmp_path / "kept").exists()
+    assert "page.html is not written" in capsys.readouterr().err
+
+
 def test_a_training_that_raises_is_let_go_of_and_the_next_one_is_watched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -286,6 +286,13 @@ def test_the_end_of_the_command_is_a_row() -> None:
     assert "60 s of steps" in dict(command_rows(bounded))["ended"]
     assert "interrupted" in dict(command_rows(run("interrupted", 130)))["ended"]
     assert "not recorded" in dict(command_rows(run(None, None)))["ended"]
+    block = replace(run(), of_a_block=True, command=("a notebook",))
+    assert command_rows(block) == [
+        ("command", "a notebook"),
+        ("ended", "at the end of the block after 3 min 20 s"),
+    ]
+    enough = replace(block, ended="enough_steps", steps=60)
+    assert "60 steps were counted: those after them" in dict(command_rows(enough))["ended"]
 
 
 def test_evidence_has_units_and_leaves_out_what_is_not_known() -> None:

@@ -125,6 +125,8 @@ def test_identical_losses_are_called_identical() -> None:
 def test_arms_of_others_are_named() -> None:
     text = answer(replace(VERDICT, baseline="A", candidate="B"))
     assert text.startswith("The settings of `B` train 2.71x as fast as those of `A`")
+    of_commands = answer(replace(VERDICT, baseline="baseline", candidate="candidate"))
+    assert of_commands.startswith("The candidate trains 2.71x as fast as the baseline (")
 
 
 def test_loose_gain_is_not_sold_as_an_estimate() -> None:

@@ -159,6 +159,14 @@ def test_a_signal_to_hotloop_alone_is_passed_on(tmp_path: Path) -> None:
     assert (tmp_path / "count").read_text() == "1"
 
 
+def test_a_signal_to_the_whole_group_reaches_it_once(tmp_path: Path) -> None:
+    """As of Jupyter, without a terminal."""
+    started = start(tmp_path, COUNTS_INTERRUPTS)
+    os.killpg(started.pid, signal.SIGINT)
+    assert started.wait(20) == 0
+    assert (tmp_path / "count").read_text() == "1"
+
+
 def test_what_ignores_signals_is_ended_with_what_it_started(tmp_path: Path) -> None:
     started = start(tmp_path, DEAF, grace_s=0.7, asked_s=0.7)
     started.send_signal(signal.SIGINT)

@@ -84,6 +84,20 @@ def test_script_that_ends_too_early_says_how_many_steps_it_made(
     assert not (tmp_path / "trial" / "measurement.json").exists()
 
 
+def test_a_launcher_that_takes_the_end_after_the_last_step_for_a_failure_is_passed_over(
+    tmp_path: Path, python: Callable[..., Arm], training: Callable[..., Arm]
+) -> None:
+    """As what executes a notebook does, whose kernel has died."""
+    source = "import subprocess, sys; subprocess.run(sys.argv[1:]); sys.exit('the kernel died')"
+    own = training(ending=tmp_path / "x").command
+    measured = run(python(source, *own, records="step_clock"), tmp_path, warmup=5, steps=20)
+    assert len(measured.records) == 25
+    assert measured.returncode is None
+    own = training(steps=7, ending=tmp_path / "x").command
+    with pytest.raises(CommandFailed, match="ended with exit code 1"):
+        run(python(source, *own, records="step_clock"), tmp_path / "early", warmup=5, steps=20)
+
+
 def test_python_that_ignores_the_environment_is_refused_with_the_reason(tmp_path: Path) -> None:
     arm = Arm("plain", (sys.executable, "-I", "-c", "pass"), "step_clock")
     with pytest.raises(CommandFailed, match=r"reads PYTHONPATH \(not -I, -E or -S\)"):

@@ -98,4 +98,10 @@ def _fit_module(
 
 
 def _overrides(words: Mapping[str, Any], settings: Mapping[str, Any] | None) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in {**words, **(settings or {})}.items()]
+    given = {**words, **(settings or {})}
+    return [f"{key}={json.dumps(value, default=_plain)}" for key, value in given.items()]
+
+
+def _plain(value: Any) -> Any:
+    """Of a number of numpy or torch, and of a path."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.child import STEP_CLOCK_SAMPLES
-from hotloop.core.command_run import CommandRun
+from hotloop.core.command_run import CommandRun, describe_end
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, Interrupted, UsageError
+from hotloop.core.files import finite
 from hotloop.core.judgement import Diagnosis, Finding, Verdict
 from hotloop.core.progress import plain_lines
 from hotloop.doctor.starting_point import (
@@ -25,10 +31,11 @@ from hotloop.doctor.starting_point import (
     start_of,
 )
 from hotloop.doctor.trial_costs import budget_of
-from hotloop.report.html import render_html, write_html
+from hotloop.report.html import Page, render_html, write_html
 from hotloop.runs.run_page import object_of, page_of, text_of
 from hotloop.runs.stored_run import StoredRun, read_run
 from hotloop.trial.arm import Arm
+from hotloop.trial.attached import SignalDetector
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
 
@@ -38,6 +45,8 @@ TIMEOUT_S = 900.0
 """For one process of a comparison, its start included."""
 EXECUTES = "import sys; from nbclient.cli import main; main(sys.argv[1:])"
 """Runs a notebook from its beginning."""
+MOST_SAID = 20_000
+"""Characters of what the doctor has said last that are searched for its error."""
 
 
 class Run:
@@ -74,15 +83,16 @@ class Run:
     @property
     def diff(self) -> str:
         """The patch of what was kept; empty where there is none."""
-        return page_of(self._stored()).patch
+        return self._page().patch
 
     def save(self, path: str | Path) -> None:
         """Write the page to `path`. Raises `EnvironmentFailed` where the disk refuses."""
-        write_html(Path(path), page_of(self._stored()))
+        write_html(Path(path), self._page())
 
     def to_dict(self) -> dict[str, Any]:
         """All that was found, as `hotloop report --json` has it."""
-        return object_of(self._stored())
+        found: dict[str, Any] = finite(object_of(self._stored()))
+        return found
 
     def __str__(self) -> str:
         return text_of(self._stored())
@@ -91,18 +101,31 @@ class Run:
         return str(self)
 
     def _repr_html_(self) -> str:
-        page = escape(render_html(page_of(self._stored())))
+        page = escape(render_html(self._page()))
         return f'<iframe srcdoc="{page}" width="100%" height="{HEIGHT}" frameborder="0"></iframe>'
+
+    def _page(self) -> Page:
+        return page_of(self._stored())
 
     def _stored(self, known: CommandRun | None = None) -> StoredRun:
         return read_run(self.directory, known=known)
 
 
 def _words(command: str | Sequence[str], example: str) -> list[str]:
-    words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
+    try:
+        words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
+    except ValueError as error:
+        what = f"the command cannot be read: {str(error).lower()}"
+        raise UsageError(what, where=str(command), do=example) from error
+    if isinstance(command, str) and command.endswith(".ipynb") and Path(command).is_file():
+        words = [command]  # its name may have spaces
     if not words:
         raise UsageError("there is no command to examine", do=example)
     if len(words) == 1 and words[0].endswith(".ipynb"):
+        if not Path(words[0]).is_file():
+            raise UsageError("no such notebook", where=words[0])
+        if find_spec("nbclient") is None:
+            raise UsageError("a notebook is executed by nbclient, which is not installed", do="pip install nbclient ipykernel")  # fmt: skip
         words = [sys.executable, "-c", EXECUTES, *words]
     if words[0] in ("python", "python3"):
         words[0] = sys.executable  # that of the kernel, whatever stands first in PATH
@@ -120,27 +143,54 @@ def doctor(
     asked = [] if budget is None else ["--budget", budget]
     asked += [*options, "--out", str(directory)]
     line = [sys.executable, "-m", "hotloop", "doctor", *asked, "--", *words]
-    last = ""
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        assert process.stderr is not None
+    detector = SignalDetector()
+    with subprocess.Popen(line, stderr=subprocess.PIPE) as process:
         try:
-            for text in process.stderr:
-                sys.stderr.write(text)
-                last = text.strip() or last
+            said = _relayed(process)
         except KeyboardInterrupt:
-            process.wait()  # it has heard of it, too, and ends its trials
+            time.sleep(0.5)  # whoever was told with us has ended by then
+            if not detector.was_reached():
+                process.send_signal(signal.SIGINT)
+            _relayed(process)  # its trials end, and what was seen by then is judged
             raise
+        finally:
+            detector.release()
+    lines = said.splitlines() or [""]
+    errors = [each.removeprefix("error: ") for each in lines if each.startswith("error: ")]
+    what = errors[-1] if errors else lines[-1]
     match process.returncode:
+        case ExitCode.FINE | ExitCode.FOUND | ExitCode.INCONCLUSIVE if directory.is_dir():
+            return Run(directory)
         case ExitCode.USAGE:
-            raise UsageError(last, do="see above")
+            raise UsageError(what, do="see above")
         case ExitCode.ENVIRONMENT:
-            raise EnvironmentFailed(last, do="see above")
+            raise EnvironmentFailed(what, do="see above")
         case ExitCode.COMMAND_FAILED:
             ended = Run(directory).to_dict()["doctor"]["returncode"]
-            raise CommandFailed(last, where=str(directory), returncode=ended)
+            if not errors and ended:
+                what = f"the command {describe_end(ended)}"
+            raise CommandFailed(what, where=str(directory), returncode=ended or 1)
         case ExitCode.RESUMABLE:
             raise Interrupted("interrupted", where=str(directory), do="the same call goes on")
-    return Run(directory)
+        case code:
+            what = f"`hotloop doctor` {describe_end(code)}: {what}"
+            raise EnvironmentFailed(what, where=str(directory), do="see above")
+
+
+def _relayed(process: subprocess.Popen[bytes]) -> str:
+    """Show what it writes to standard error until it has ended; returns the last of it. What it leaves running holds that open."""
+    assert process.stderr is not None
+    decode, said = getincrementaldecoder("utf-8")("replace").decode, ""
+    while True:
+        has_ended = process.poll() is not None
+        ready, _, _ = select.select([process.stderr], [], [], 0.0 if has_ended else 0.2)
+        data = os.read(process.stderr.fileno(), 1 << 16) if ready else b""
+        if not data and (ready or has_ended):
+            process.wait()
+            return said
+        text = decode(data)
+        sys.stderr.write(text)
+        said = (said + text)[-MOST_SAID:]
 
 
 def compare(

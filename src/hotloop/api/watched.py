@@ -26,17 +26,22 @@ from hotloop.core.child import DOCTOR, OF_A_TRIAL
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
+from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.step import WOULD_DO
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.program import Examined, judged
 from hotloop.hardware.environment import read_host
 from hotloop.hardware.telemetry import telemetry
+from hotloop.judge.diagnose import diagnose
 from hotloop.judge.thresholds import ENOUGH_STEPS
 from hotloop.report import numbers
+from hotloop.report.html import Page
 from hotloop.runs.run_page import text_of
 from hotloop.runs.stored_run import StoredRun
 
 NOTHING = "nothing was seen yet: the block has not ended"
+FROM_OUTSIDE = "hotloop.watch saw nothing: hotloop examines this process from outside"
+OF_ANOTHER = "hotloop.watch saw nothing: of several processes it looks at the first one alone"
 _now: list[Watched] = []
 """The one that watches."""
 
@@ -51,14 +56,18 @@ class Watched(Run):
         self._steps, self._shows = steps, show
         self._out = None if out is None else Path(out)
         self._examined: Examined | None = None
-        self.is_examined_already = False
+        self._idle: str | None = None
+        """Why it looks at nothing, and what is asked of it has nothing in it."""
+        self._failure: str | None = None
         self.is_enough = False
         """All the steps that were asked for have been seen."""
         self.recent = RecentSteps()
 
     def __enter__(self) -> Self:
+        self._process, self.is_enough = os.getpid(), False
+        self._examined = self._failure = self._idle = None
         if DOCTOR in os.environ or any(name in os.environ for name in OF_A_TRIAL):
-            self.is_examined_already = True  # its numbers would be those of two probes
+            self._idle = FROM_OUTSIDE  # its numbers would be those of two probes
             return self
         if _now:
             raise UsageError(
@@ -67,6 +76,7 @@ class Watched(Run):
             )
         try:
             from hotloop.probe.attach.install import install
+            from hotloop.probe.attach.watch import num_ranks
             from hotloop.probe.foreign_process import refuse_untested_torch
 
             refuse_untested_torch()
@@ -74,9 +84,12 @@ class Watched(Run):
             raise UsageError(
                 f"hotloop.watch needs torch: {error}", do="install torch 2.11 or newer"
             ) from error
+        if is_another_process():
+            self._idle = OF_ANOTHER
+            return self
         if self._out is None:
             self.directory = Path(tempfile.mkdtemp(prefix="hotloop-watch-"))
-            weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
+            weakref.finalize(self, _remove, self.directory, os.getpid())
         else:
             self.directory = make_run_directory(self._out, "watch")
         began = time.perf_counter()
@@ -93,7 +106,8 @@ class Watched(Run):
             started_at=time.time(),
             hotloop=__version__,
             steps=self._steps,
-            reads_input=_kernel() is not None,
+            reads_input=_is_typed() or num_ranks() > 1,  # no command repeats it
+            of_a_block=True,
             variables=self._machine.variables,
         )
         write_json(self.directory / "environment.json", self._machine)
@@ -122,12 +136,24 @@ class Watched(Run):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.is_idle or self._process != os.getpid():  # a child that was forked ends
+            return
+        _now.remove(self)
+        try:
+            self._let_go()
+            self._judge(error)
+            if self._shows and not isinstance(error, UsageError):  # which alone is to be read
+                self._show()
+        except Exception as failed:
+            if os.environ.get("HOTLOOP_DEBUG") == "1":
+                raise
+            self._failure = f"what was seen cannot be shown: {type(failed).__name__}: {failed}"
+            note(self._failure)
+
+    def _let_go(self) -> None:
         from hotloop.probe.entry import let_go
         from hotloop.probe.imports import AfterImport
 
-        if self.is_examined_already:
-            return
-        _now.remove(self)
         try:
             self._finish()
         finally:
@@ -139,9 +165,13 @@ class Watched(Run):
                 if each in self._finders or not isinstance(each, AfterImport)
             ]
             self._watching.close()
+
+    def _judge(self, error: BaseException | None) -> None:
         ended: Ended = "enough_steps" if self.is_enough else "by_itself"
-        if error is not None:
-            ended = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        if isinstance(error, KeyboardInterrupt):
+            ended = "interrupted"
+        elif isinstance(error, Exception) or (isinstance(error, SystemExit) and error.code):
+            ended = "failed"  # others end a loop or a program as they should
         self._run = replace(
             self._run,
             ended=ended,
@@ -149,8 +179,26 @@ class Watched(Run):
             wall_s=time.time() - self._run.started_at,
         )
         self._examined = judged(self.directory, self._run, self._machine, note)
-        if self._shows and not isinstance(error, UsageError):  # which alone is to be read
-            self._show()
+        if self._examined.refused is not None:
+            note(str(self._examined.refused))
+
+    @property
+    def is_idle(self) -> bool:
+        """It looks at nothing: another one does, or nobody has to."""
+        return self._idle is not None
+
+    @property
+    def cost(self) -> float | None:
+        """Share of the time that watching took; `None` where that is not known."""
+        found = self._examined
+        return None if found is None else found.diagnosis.probe_overhead_fraction
+
+    def save(self, path: str | Path) -> None:
+        """As `Run.save`; where nothing was looked at, the file stays what it is."""
+        if self._idle is not None:
+            note(f"{path} is not written: {self._idle}")
+        else:
+            super().save(path)
 
     def _show(self) -> None:
         if _kernel() is None:
@@ -161,11 +209,9 @@ class Watched(Run):
         display(self)
 
     def __str__(self) -> str:
-        if self.is_examined_already:
-            return "hotloop.watch saw nothing: hotloop examines this process from outside"
         if self._examined is None:
-            return NOTHING
-        cost = self.diagnosis.probe_overhead_fraction
+            return self._idle or self._failure or NOTHING
+        cost = self.cost
         said = "" if cost is None else f"\n\nwatching took {numbers.percent(cost)} of the time"
         return text_of(self._stored(), of_a_block=True) + said
 
@@ -174,19 +220,50 @@ class Watched(Run):
             return f"<pre>{escape(str(self))}</pre>"
         return super()._repr_html_()
 
+    def _page(self) -> Page:
+        page = super()._page()
+        if self._out is not None:
+            return page
+        return replace(
+            page, footer="Seen by `hotloop.watch`; `out=DIRECTORY` keeps what was recorded."
+        )
+
     def _stored(self, known: CommandRun | None = None) -> StoredRun:
+        if self._idle is not None:
+            nothing = diagnose(Measurement("watch", (), Plan(0, 0, 0.0), read_host()))
+            return StoredRun(Path(), diagnosis=nothing, notes=(self._idle,))
         if self._examined is None:
-            raise UsageError(str(self), do="ask after `with hotloop.watch() as seen: ...`")
+            do = None if self._failure else "ask after `with hotloop.watch() as seen: ...`"
+            raise UsageError(str(self), do=do)
         return super()._stored(self._run)
+
+
+def _remove(directory: Path, process: int) -> None:
+    """By the process that made it, not by one that was forked."""
+    if process == os.getpid():
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def is_another_process() -> bool:
+    """Whether this is not the first of those that train together. Needs torch."""
+    from hotloop.probe.attach.watch import own_rank
+
+    return own_rank() > 0
+
+
+def _shell() -> Any:
+    """Of IPython; `None` elsewhere."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def _kernel() -> Any:
     """Of a notebook; `None` elsewhere."""
-    if "IPython" not in sys.modules:
-        return None
-    from IPython import get_ipython
+    return getattr(_shell(), "kernel", None)
 
-    return getattr(get_ipython(), "kernel", None)
+
+def _is_typed() -> bool:
+    """Whether what runs is typed into a shell or a notebook."""
+    return hasattr(sys, "ps1") or _shell() is not None
 
 
 def _command() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hotloop.cli.output import json_option, note, printable, say, write_object
+from hotloop.cli.output import is_unread, json_option, note, printable, say, write_object
 from hotloop.core.errors import UsageError
 from hotloop.core.untrusted import read_bytes
 
@@ -69,7 +69,7 @@ def generate(
         note(each)
     if weights is None and told["weights"] == "averaged":
         note("with the averaged weights; `--weights last` takes the others")
-    rate = _show_all(written, texts, quiet=json_file == "-")
+    rate = _show_all(written, texts, json_file)
     if json_file is not None:
         fields = ("prompt", "seed", "text", "tokens", "ended")
         found = {
@@ -81,7 +81,8 @@ def generate(
             "tokens_per_s": rate,
         }
         write_object(found, json_file)
-    if any(text.ended == "interrupted" for text in texts):
+    is_read = json_file is not None or not is_unread()
+    if is_read and any(text.ended == "interrupted" for text in texts):
         raise KeyboardInterrupt
 
 
@@ -125,14 +126,14 @@ def _writer(
     return write_texts(trained, texts, **how), told
 
 
-def _show_all(written: Iterator[None], texts: list[Text], *, quiet: bool) -> float:
-    """Show the texts as they are made, up to Ctrl-C; returns tokens per second."""
-    screen = _Screen(texts, quiet=quiet)
+def _show_all(written: Iterator[None], texts: list[Text], json_file: str | None) -> float:
+    """Show the texts as they are made, up to Ctrl-C, or as long as somebody reads them; returns tokens per second."""
+    screen = _Screen(texts, quiet=json_file == "-")
     began = time.perf_counter()
     with _noted() as signals:
         for _ in written:
             screen.show()
-            if signals:
+            if signals or (json_file is None and is_unread()):
                 break
         for text in texts:
             text.ended = text.ended or "interrupted"

@@ -13,7 +13,6 @@ import errno
 import functools
 import io
 import json
-import math
 import os
 import select
 import sys
@@ -94,13 +93,23 @@ def _to_nowhere(descriptor: int) -> None:
 def refuse_lost_output() -> None:
     """Raises `EnvironmentFailed` when standard output could not be written; not for a reader that left."""
     sys.stdout.flush()
-    stream = getattr(sys.stdout, "buffer", None)
-    lost = stream.lost if isinstance(stream, _Stream) else None
+    lost = _lost_output()
     if lost is None or lost.errno == errno.EPIPE:
         return
     reason = "no space left on the disk" if lost.errno == errno.ENOSPC else lost.strerror
     do = "give it a file or a pipe that can be written, then run the same command again"
     raise EnvironmentFailed(f"cannot write standard output: {reason}", do=do)
+
+
+def is_unread() -> bool:
+    """Whether the reader of standard output has gone away."""
+    lost = _lost_output()
+    return lost is not None and lost.errno == errno.EPIPE
+
+
+def _lost_output() -> OSError | None:
+    stream = getattr(sys.stdout, "buffer", None)
+    return stream.lost if isinstance(stream, _Stream) else None
 
 
 def say(text: str) -> None:
@@ -182,17 +191,14 @@ def _no_directory(path: Path, option: str = "--json") -> UsageError:
 
 
 def write_object(value: dict[str, Any], file: str) -> None:
-    """Write one object to a file, atomically, or to stdout for `-`.
+    """Write one object to a file, atomically, or to stdout for `-`; `finite`."""
+    from hotloop.core.files import finite, storing, write_json
 
-    A loss that is not finite becomes null: strict JSON has no word for it.
-    """
-    plain = _finite(value)
+    plain = finite(value)
     if file == "-":
         click.echo(json.dumps(plain, indent=1, allow_nan=False))
         refuse_lost_output()
         return
-    from hotloop.core.files import storing, write_json
-
     path = Path(file)
     if not path.parent.is_dir():
         raise _no_directory(path)
@@ -209,13 +215,3 @@ def tell_json(value: dict[str, Any], file: str | None) -> bool:
     if file is not None:
         write_object(value, file)
     return file != "-"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return value

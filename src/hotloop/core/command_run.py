@@ -48,7 +48,14 @@ class CommandRun:
     """Where it failed: whether the kernel killed it, or a process that it started, for memory; `None`: not known."""
     variables: Mapping[str, str] | None = None
     """Environment variables that change speed, as hotloop was started with them; `None`: an older version did not store them."""
+    of_a_block: bool = False
+    """It was looked at from inside, by `hotloop.watch`, whose block went on where enough was seen."""
     schema: str = COMMAND_RUN_SCHEMA
+
+    @property
+    def line(self) -> str:
+        """The command as it is typed; of a notebook its name."""
+        return self.command[0] if len(self.command) == 1 else shlex.join(self.command)
 
     def again(self, words: Sequence[str]) -> str:
         """These words of hotloop as a line for a shell, with the variables that this command was given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import tempfile
@@ -127,6 +128,17 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 def to_plain(value: Any) -> Any:
     """The JSON-ready form of a core dataclass."""
     return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def finite(value: Any) -> Any:
+    """JSON-ready values with null for a number that is not finite, such as a loss: strict JSON has no word for it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value
 
 
 def write_json(path: Path, value: Any) -> None:

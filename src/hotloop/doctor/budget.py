@@ -58,7 +58,7 @@ def begin_within(runner: TrialRunner, fixes: Sequence[Fix], again: Callable[[str
     if SLACK * needed > runner.left_s:
         runner.warn(
             f"{runner.left_s:.0f} s may not be enough to prove a fix, which takes about "
-            f"{budget_text(needed)}: what is measured counts when the same command goes on"
+            f"{budget_text(SLACK * needed)}: what is measured counts when the same command goes on"
         )
 
 

@@ -48,7 +48,7 @@ def refuse_unexaminable(command: Sequence[str], environment: Mapping[str, str]) 
 
 def script_name(command: Sequence[str]) -> str:
     """What a run directory is named after: the script, the module, or the program."""
-    scripts = [each for each in command if each.endswith(".py")]
+    scripts = [each for each in command if each.endswith((".py", ".ipynb"))]
     modules = [after for each, after in pairwise(command) if each in ("-m", "--module")]
     name = Path(scripts[0]).stem if scripts else modules[0] if modules else Path(command[0]).name
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "command"

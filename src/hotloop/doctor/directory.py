@@ -103,7 +103,7 @@ def begun_run(
     if not path.exists() or not examined:
         return None
     run = read_json(path, CommandRun)
-    if run.ended not in ("by_itself", "enough_steps"):
+    if run.ended not in ("by_itself", "enough_steps") or run.of_a_block:
         return None
     asked = {
         "command": (run.command, tuple(command)),

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
-
-from lightning.pytorch import Callback
 
 from hotloop.integrations.session import Session
 
 
-class LightningWatch(Session, Callback):  # type: ignore[misc]
+def _callback() -> Any:
+    """The base class of callbacks, of the name under which Lightning is loaded: a Trainer refuses those of its other one."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    first, second = sorted(names, key=lambda each: each not in sys.modules)
+    try:
+        return import_module(first).Callback
+    except ModuleNotFoundError as missing:
+        try:
+            return import_module(second).Callback
+        except ModuleNotFoundError:
+            raise missing from None
+
+
+class LightningWatch(Session, _callback()):  # type: ignore[misc]
     """`lightning.Trainer(callbacks=[LightningWatch()])`: what each step's time goes to, found out while it trains.
 
     `hotloop/*` goes to each of the Trainer's loggers, every `log_every_n_steps`. Arguments as of `Session`.
@@ -20,7 +33,7 @@ class LightningWatch(Session, Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Before data loaders are made."""
-        if stage == "fit" and trainer.is_global_zero:
+        if stage == "fit":
             self.begin()
             self._trainer = trainer
 
@@ -28,7 +41,7 @@ class LightningWatch(Session, Callback):  # type: ignore[misc]
         """Enough may have been seen."""
         self.end_after_bound()
         every = trainer.log_every_n_steps  # 0: never
-        if every and trainer.global_step % every == 0:
+        if every and (_step(trainer) + 1) % every == 0:
             self._log(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -49,4 +62,10 @@ class LightningWatch(Session, Callback):  # type: ignore[misc]
     def _log(self, trainer: Any) -> None:
         if found := self.metrics():
             for logger in trainer.loggers:
-                logger.log_metrics(found, step=trainer.global_step)
+                logger.log_metrics(found, step=_step(trainer))
+
+
+def _step(trainer: Any) -> int:
+    """As Lightning counts for loggers: `global_step` has one for each optimizer."""
+    step: int = trainer.fit_loop.epoch_loop._batches_that_stepped
+    return step

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hotloop.api.watched import Watched
-from hotloop.core.errors import HotloopError, UsageError
+from hotloop.api.watched import Watched, is_another_process
+from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Finding
 
 
@@ -25,13 +25,16 @@ class Session:
         self._steps, self._out, self._shows = steps, out, show
         self._num_trainings = 0
         self._watching: Watched | None = None
-        self._tells_cost = False
+        self._cost: float | None = None
+        """Share of the time that watching took, until a logger was given it."""
         self.seen: Watched | None = None
         """Of the newest training; `None` before the first."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What could be better, the largest gain first. Raises `UsageError` until it was found out."""
+        if self.seen is None and is_another_process():  # to Accelerate it is no tracker there
+            return ()
         if self.seen is None:
             raise UsageError("nothing was seen yet: no training has begun")
         return self.seen.findings
@@ -49,20 +52,17 @@ class Session:
         watching.__enter__()
         self.seen = self._watching = watching
         self._num_trainings = number
-        self._tells_cost = False
+        self._cost = None
 
     def end(self, error: BaseException | None = None) -> None:
         """Say what was seen, once, and let go of torch; the training itself never fails here."""
         watching, self._watching = self._watching, None
         if watching is None:
             return
-        if self._shows:
+        if self._shows and not watching.is_idle:
             sys.stderr.write("\n")  # a progress bar stands in the line
-        try:
-            watching.__exit__(type(error) if error else None, error, None)
-            self._tells_cost = not watching.is_examined_already
-        except HotloopError as refused:  # a full disk, for one
-            sys.stderr.write(f"hotloop: {refused}\n")
+        watching.__exit__(type(error) if error else None, error, None)
+        self._cost = watching.cost
 
     def end_after_bound(self) -> None:
         """End where all the steps that were asked for have been seen."""
@@ -74,8 +74,6 @@ class Session:
         if self.seen is None:
             return {}
         found = self.seen.recent.take()
-        if self._tells_cost:
-            self._tells_cost = False
-            cost = self.seen.diagnosis.probe_overhead_fraction
-            found |= {} if cost is None else {"watch_cost_fraction": cost}
+        if self._cost is not None:
+            found["watch_cost_fraction"], self._cost = self._cost, None
         return {f"hotloop/{name}": value for name, value in found.items()}

@@ -40,13 +40,16 @@ class TransformersWatch(Session, TrainerCallback):  # type: ignore[misc]
         **named: Any,
     ) -> None:
         """Add to what the loggers, which are called after this, are about to log; not to an evaluation's values."""
-        if logs is None or not logs.keys() & {"loss", "train_runtime"}:
+        logged = (logs or {}).keys()
+        is_last = {"train_loss", "train_runtime"} <= logged  # the second alone may be in each
+        if logs is None or not (is_last or "loss" in logged):
             return
-        if "train_runtime" in logs:  # the last one
+        if is_last:
             self.end()
         found = self.metrics()
         logs.update(found)
-        state.log_history[-1].update(found)
+        for kept in state.log_history[-1:]:  # a Trainer with a `log` of its own may keep none
+            kept.update(found)
 
 
 def _watched(train: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +60,7 @@ def _watched(train: Callable[..., Any]) -> Callable[..., Any]:
             key=lambda each: not isinstance(each, TransformersWatch)
         )  # before the loggers
         with ExitStack() as watching:
-            for each in callbacks if trainer.is_world_process_zero() else ():
+            for each in callbacks:
                 if isinstance(each, TransformersWatch):
                     each.begin()
                     watching.push(lambda kind, error, trace, each=each: each.end(error))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from hotloop.core.command_run import CommandRun, Killed, describe_end, kill_hint, signal_name
 from hotloop.core.judgement import Bound, Diagnosis, Finding
 from hotloop.core.step import WOULD_DO
@@ -243,14 +241,17 @@ def _end(run: CommandRun, diagnosis: Diagnosis | None) -> str:
 
 def command_rows(run: CommandRun) -> list[tuple[str, str]]:
     """The command, and how it ended."""
-    rows = [("command", shlex.join(run.command))]
+    rows = [("command", run.line)]
     took = f" after {numbers.seconds(run.wall_s)}" if run.wall_s is not None else ""
     own = f"; its exit code was {run.returncode}" if run.returncode else ""
     match run.ended:
         case "by_itself":
-            ended = f"by itself, with exit code 0,{took}"
+            whole = "at the end of the block" if run.of_a_block else "by itself, with exit code 0,"
+            ended = whole + took
         case "failed":
             ended = _row_of_failure(run.returncode, took, run.killed_for_memory)
+        case "enough_steps" if run.of_a_block:
+            ended = f"when {run.steps} steps were counted: those after them were not looked at"
         case "enough_steps":
             ended = f"by {_enough(run)}{took}, without its own ending"
         case "interrupted":

@@ -12,8 +12,10 @@ PHRASES = {
     "hotloop": "hotloop's settings",
     "plain": "the plain loop",
     "compiled": "the compiled loop",
+    "baseline": "the baseline",
+    "candidate": "the candidate",
 }
-"""How the arms of hotloop's own comparisons are spoken of."""
+"""How arms of these names are spoken of."""
 TARGET_SIGNS = {"pass": "✓", "fail": "✗", "not_applicable": "–"}
 TARGET_WORDS = {"pass": "pass", "fail": "fail", "not_applicable": "n/a"}
 
@@ -122,7 +124,8 @@ def _speed(verdict: Verdict, one: str, other: str) -> str:
     ratio = numbers.ratio(
         verdict.ratio, digits=numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
     )
-    faster = f"{one} train {ratio} as fast as {other} ({measured})"
+    train = "train" if "settings" in one else "trains"
+    faster = f"{one} {train} {ratio} as fast as {other} ({measured})"
     match verdict.outcome:
         case "improved":
             return faster

@@ -15,6 +15,7 @@ from hotloop.core.settings import Settings
 from hotloop.core.step import readable_steps
 from hotloop.core.untrusted import TORN, object_lines
 from hotloop.doctor.collect import collect
+from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 
 T = TypeVar("T")
 
@@ -93,8 +94,9 @@ def measurement_of(
 ) -> Measurement | None:
     """The stored measurement, or one built from what a training run writes as it goes."""
     directory = files.directory
-    if (directory / "measurement.json").is_file() and not goes_on(command_run):
-        stored = files.stored("measurement.json", Measurement)
+    path = directory / MEASUREMENT_FILE
+    if path.is_file() and not goes_on(command_run):
+        stored = files.tried(lambda: load_measurement(path))  # with losses that are no numbers
         if stored is not None:
             return stored
     if command_run is not None:

@@ -80,6 +80,9 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
     run, facts = found.run, list[tuple[str, str]]()
     if run.command_run is not None:
         facts.extend(command_rows(run.command_run))
+    elif (trials := found.trials) is not None and trials.of_scripts:
+        arms = ((trials.baseline, trials.baseline_runs), (trials.candidate, trials.candidate_runs))
+        facts.extend((name, shlex.join(runs[0].command)) for name, runs in arms if runs)
     of = "final training: " if found.trained is not None else ""
     records = run.measurement.records if run.measurement else ()
     if last := next((r for r in reversed(records) if r.loss is not None), None):
@@ -269,7 +272,7 @@ def _when(examined: CommandRun | None) -> str:
     if examined is None:
         return ""
     day = datetime.fromtimestamp(examined.started_at, UTC).strftime("%Y-%m-%d")
-    return f", {shlex.join(examined.command)}, {day}"
+    return f", {examined.line}, {day}"
 
 
 def _next_command(found: StoredRun) -> str:
@@ -282,7 +285,8 @@ def _next_command(found: StoredRun) -> str:
     if found.diagnosis is None or not found.diagnosis.findings:
         return ""
     asked = ["--steps", str(run.steps)] if run.steps is not None else []
-    words = ["hotloop", "doctor", *asked, "--out", str(found.directory), "--", *run.command]
+    asked += ["--out", str(found.directory)]
+    words = ["hotloop", "doctor", *([] if run.of_a_block else asked), "--", *run.command]
     return run.again(words)
 
 

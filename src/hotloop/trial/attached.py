@@ -101,7 +101,7 @@ def run_attached(
     # What was opened for the command (`3<file`) stays open for it; what Python opens never does.
     process = start(command, env=env, close_fds=False)
     variable, value = token
-    guard, detector = Guard(value, variable), _SignalDetector()
+    guard, detector = Guard(value, variable), SignalDetector()
     guard.tell(f"tree {process.pid}")
     try:
         started(process.pid)
@@ -123,7 +123,7 @@ def _attend(
     process: subprocess.Popen[bytes],
     began: float,
     heard: Heard,
-    detector: _SignalDetector,
+    detector: SignalDetector,
     has_enough: Callable[[], bool],
     tick: Tick,
     say: Callable[[str], None],
@@ -205,33 +205,34 @@ _WAITS = (
 """Ends with the first such signal, and when we do: its standard input is a pipe of ours."""
 
 
-class _SignalDetector:
-    """Tells a signal from the terminal from one to us alone; without a terminal nothing is started.
+class SignalDetector:
+    """Tells a signal to our whole group from one to us alone.
 
     Python does not say who sent a signal. A terminal sends Ctrl-C to every process of the group in its
-    foreground: a process of ours in the same group that does nothing gets it, too.
+    foreground, and Jupyter its interrupt to that of the kernel: a process of ours in the same group that does nothing gets
+    it, too.
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        if _terminal_group() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _WAITS],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WAITS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def saw(self, number: int) -> bool:
-        """Whether the terminal sent it to the whole group: the command has it already."""
-        if number == signal.SIGTERM or self._process is None:
-            return False
-        return _terminal_group() == os.getpgrp() and self._process.poll() is not None
+        """Whether it was sent to the whole group: the command has it already."""
+        in_front = _terminal_group() in (None, os.getpgrp())
+        return number != signal.SIGTERM and in_front and self.was_reached()
+
+    def was_reached(self) -> bool:
+        """Whether such a signal was sent to the whole group."""
+        return self._process.poll() is not None
 
     def release(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+        self._process.kill()
+        self._process.communicate()
 
 
 def _terminal_group() -> int | None:

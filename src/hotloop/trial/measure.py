@@ -47,7 +47,7 @@ from hotloop.trial.isolation import (
     without_own_variables,
 )
 from hotloop.trial.process import Finished, Tick, run_process, tail
-from hotloop.trial.process_measurement import measurement_of
+from hotloop.trial.process_measurement import measurement_of, was_stopped
 from hotloop.trial.sandbox.layered import (
     Layered,
     in_sandbox,
@@ -165,7 +165,8 @@ def measure(
             tick=tick,
         )
         finished = _run(command, arm, directory, temporary, cache, workdir, process, server)
-    if finished.returncode:
+    # What started it may take the end of it for a failure, as what executes a notebook does.
+    if finished.returncode and not was_stopped(run):
         said = tail(log)
         killed = killed_for_memory(kills, memory_kills(None), None)
         how = describe_end(finished.returncode, killed)

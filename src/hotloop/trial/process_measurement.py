@@ -17,6 +17,8 @@ from hotloop.hardware.environment import nvidia_driver
 from hotloop.trial.arm import Arm
 from hotloop.trial.process import Finished, tail
 
+CLOCK_FILE = "clock-0.json"
+
 
 def measurement_of(
     arm: Arm,
@@ -54,10 +56,9 @@ def measurement_of(
         records = tuple(_marked(record, arm, plan) for record in found)
         used = run / ("census-0.json" if clocked else "census.json")
         census = read_json(used, Census) if used.exists() else None
-        ran_on = run / ("clock-0.json" if clocked else "environment.json")
-        seen = json.loads(ran_on.read_text(encoding="utf-8")) if ran_on.exists() else {}
+        seen = _read(run / (CLOCK_FILE if clocked else "environment.json"))
         environment = _as_seen(environment, seen)
-        if clocked and seen["stopped"]:
+        if clocked and seen.get("stopped"):
             returncode = None
     return Measurement(
         arm=arm.name,
@@ -72,6 +73,16 @@ def measurement_of(
         returncode=returncode,
         other_programs=finished.other_programs,
     )
+
+
+def was_stopped(run: Path) -> bool:
+    """Whether the step clock that recorded there ended its process after the last counted step."""
+    return bool(_read(run / CLOCK_FILE).get("stopped"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
 def _as_seen(host: Environment, seen: dict[str, Any]) -> Environment:

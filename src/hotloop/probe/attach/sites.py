@@ -15,6 +15,8 @@ Place = tuple[CodeType, int]
 """A code object and the instruction in it: turned into a line only when it is written down."""
 
 _LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+TIMED = "<timed exec>"
+"""What IPython calls the code that `%time` or `%%time` runs."""
 _GENERATED = f"{os.sep}torchinductor_"
 """Begins the name of the directory in which torch keeps the code that it compiled."""
 _OWN = tuple(
@@ -91,7 +93,8 @@ class Sites:
     def _is_own(self, name: str) -> bool:
         if name.startswith("<"):
             # `python -c`; elsewhere such names are of generated code
-            return name == "<string>" and not hasattr(sys.modules.get("__main__"), "__file__")
+            is_main = name == "<string>" and not hasattr(sys.modules.get("__main__"), "__file__")
+            return is_main or name == TIMED
         if name.startswith(_OWN) or _GENERATED in name:
             return False
         path = os.path.realpath(name)
@@ -125,6 +128,8 @@ class Sites:
 
     def short(self, path: str) -> str:
         """`path`, relative to where the script was started where it lies below; `In[2]` of a notebook's cell."""
+        if path == TIMED:
+            return "%time"
         if (cell := _cell_of(path)) is not None:
             return cell
         path = os.path.abspath(path) if not path.startswith("<") else path  # noqa: PTH100

@@ -371,7 +371,7 @@ class Watch:
         if get_ident() != self.thread:
             self.thread = get_ident()
             self.clock.restart()
-        self.rank = str(_ranked("get_rank", "RANK", 0))
+        self.rank = str(own_rank())
         self._rank_lock = RankLock(self.directory, self.rank)
         self.claimed = self._take(proven=self.updates)
         return self.claimed
@@ -397,6 +397,11 @@ class Watch:
     def is_ours(self) -> bool:
         """Whether no other process was found to be the one that trains instead."""
         return self._rank_lock is not None and self._rank_lock.is_held()
+
+
+def own_rank() -> int:
+    """The number of this process among those that train together."""
+    return _ranked("get_rank", "RANK", 0)
 
 
 def num_ranks() -> int:

@@ -25,7 +25,6 @@ from hotloop.data.manifest import (
     MANIFEST,
     TOKENIZER,
     Manifest,
-    histogram_of,
     id_type_of,
     sealed,
     summed,
@@ -251,7 +250,6 @@ def _encode(
             jobs=tuple(done),
             train=totals_of(tuple(shard for shard in shards if shard.split == "train")),
             validation=totals_of(tuple(shard for shard in shards if shard.split == "validation")),
-            length_histogram=histogram_of(done),
         )
     )
     ready.save(staging.path / TOKENIZER)

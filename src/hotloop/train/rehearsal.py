@@ -94,7 +94,7 @@ class Heap:
         self.clear()
 
     def clear(self) -> None:
-        self.held_bytes = self.live_bytes = self._top = 0
+        self.held_bytes = self.live_bytes = 0
 
     def look(self) -> None:
         """Remember the most that was held, and the most of it that was in use."""

@@ -18,7 +18,7 @@ from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.core.step import read_steps
 from hotloop.finetune.examples import Examples, read_dataset, split
 from hotloop.finetune.job import settings_of
-from hotloop.finetune.scores import accuracy, by_class, macro_f1
+from hotloop.finetune.scores import class_scores, counts_of, metrics
 from hotloop.finetune.tokens import tokenized
 
 Run = Callable[..., str]
@@ -252,9 +252,10 @@ def test_config_file_with_a_task_is_a_fine_tuning_and_nothing_else_takes_it(
 
 def test_scores_are_those_of_the_counts() -> None:
     confusion = [[3, 1, 0], [2, 2, 0], [0, 0, 0]]
-    assert accuracy(confusion) == 5 / 8
-    first, second, absent = by_class(confusion, ["a", "b", "c"])
+    scores = metrics(confusion)
+    assert scores["accuracy"] == 5 / 8
+    first, second, absent = class_scores(counts_of(confusion), ["a", "b", "c"])
     assert (first.precision, first.recall) == (3 / 5, 3 / 4)
     assert second.f1 == pytest.approx(2 * (2 / 3) * 0.5 / (2 / 3 + 0.5))
     assert absent.f1 is None
-    assert macro_f1(confusion) == pytest.approx((first.f1 + second.f1) / 2)
+    assert scores["macro_f1"] == pytest.approx((first.f1 + second.f1) / 2)

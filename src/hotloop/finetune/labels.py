@@ -15,7 +15,7 @@ from torch import Tensor
 from hotloop.core.errors import UsageError
 from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.heads import OfTexts
-from hotloop.finetune.scores import by_class, metrics
+from hotloop.finetune.scores import class_scores, counts_of, metrics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class OneLabel(OfTexts):
             accuracy=metrics["accuracy"],
             macro_f1=metrics["macro_f1"],
             confusion=tuple(map(tuple, confusion)),
-            by_class=tuple(by_class(confusion, self.outputs)),
+            by_class=tuple(class_scores(counts_of(confusion), self.outputs)),
         )
 
 

@@ -39,18 +39,10 @@ def class_scores(counts: Counts, classes: Sequence[str]) -> list[ClassScore]:
     return [class_score(label, *own) for label, own in zip(classes, counts, strict=True)]
 
 
-def by_class(confusion: Confusion, classes: Sequence[str]) -> list[ClassScore]:
-    return class_scores(counts_of(confusion), classes)
-
-
 def mean_f1(counts: Counts) -> float:
     """Mean over the classes that are true or predicted somewhere, as scikit-learn has it."""
     known = [2 * right / (true + predicted) for right, predicted, true in counts if true + predicted]  # fmt: skip
     return sum(known) / len(known) if known else 0.0
-
-
-def macro_f1(confusion: Confusion) -> float:
-    return mean_f1(counts_of(confusion))
 
 
 def total_score(counts: Counts) -> ClassScore:
@@ -62,6 +54,6 @@ def metrics(confusion: Confusion) -> dict[str, Any]:
     """What an evaluation of one label per text records."""
     return {
         "accuracy": accuracy(confusion),
-        "macro_f1": macro_f1(confusion),
+        "macro_f1": mean_f1(counts_of(confusion)),
         "confusion": confusion,
     }

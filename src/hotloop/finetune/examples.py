@@ -53,18 +53,15 @@ def read_dataset(config: ExamplesConfig, *, task: Task = "classification") -> Da
     """Raises `UsageError` for what cannot be trained on."""
     path = Path(config.file).expanduser()
     examples, digest = read_examples(config, path, task)
+    classes, kinds = _outputs(config, path, task, examples.labels)
     if isinstance(config.held_out, str):
-        train = known = examples
+        train = examples
         held_out, other = read_examples(config, Path(config.held_out).expanduser(), task)
+        _refuse_unknown(config.held_out, task, held_out.labels, classes, kinds)
         digest += other
     else:
-        stratum = _STRATA[task]
-        train, held_out = split(examples, config.held_out, config.seed, stratum)
-        known = examples
+        train, held_out = split(examples, config.held_out, config.seed, _STRATA[task])
         digest += f" {config.held_out} {config.seed}"
-    classes, kinds = _outputs(config, path, task, known.labels)
-    if isinstance(config.held_out, str):
-        _refuse_unknown(config.held_out, task, held_out.labels, classes, kinds)
     train, held_out = (_limited(each, config) for each in (train, held_out))
     name = f"{digest} {task} {json.dumps(config.model_dump(exclude={'file', 'held_out'}))}"
     return Dataset(train, held_out, classes, hashlib.sha256(name.encode()).hexdigest(), kinds)

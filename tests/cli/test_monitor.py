@@ -25,7 +25,7 @@ from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.hardware.device import read_environment
-from hotloop.monitor.screen import bar, curve
+from hotloop.monitor.screen import CURVE_CELLS, bar, curve
 
 Monitor = Callable[..., tuple[int, str, str]]
 
@@ -329,4 +329,4 @@ def test_bars_and_curves_stay_in_their_cells() -> None:
     assert curve([1.0]) == ""
     assert curve([1.0, float("inf"), 2.0]) == "▁█"
     assert curve([0.0, 2.0], scale=(0.0, 1.0)) == "▁█"
-    assert len(curve([float(i) for i in range(99)], 10)) == 10
+    assert len(curve([float(i) for i in range(99)])) == CURVE_CELLS

@@ -134,4 +134,3 @@ def test_prepared_long_document_is_one_document_with_its_ids(
         for i in (*tokenizer.encode(text), tokenizer.end_of_text)
     ]
     assert ids.tolist() == wanted
-    assert manifest.length_histogram[-1] == 1

@@ -49,7 +49,7 @@ def test_decoded_shards_are_the_source(corpus: Path, tmp_path: Path, tokenizer: 
     source = [d.text for unit in units for d in read_unit(unit, ReadOptions(), Report())]
     assert sorted(train + held_out) == sorted(source)
     assert train == [text for text in source if text not in held_out]
-    assert manifest.documents == len(source) == sum(manifest.length_histogram)
+    assert manifest.documents == len(source)
     assert manifest.source_bytes == sum(len(text.encode()) for text in source)
 
 
@@ -76,7 +76,6 @@ def test_batching_jobs_and_shard_size_do_not_change_the_tokens(
     assert np.array_equal(
         one.train.read(whole, len(one.train)), two.train.read(whole, len(two.train))
     )
-    assert one.manifest.length_histogram == two.manifest.length_histogram
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(1, 0), (2, 1), (5, 1)])

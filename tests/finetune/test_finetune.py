@@ -18,7 +18,7 @@ from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.core.step import read_steps
 from hotloop.finetune.examples import Examples, read_dataset, split
 from hotloop.finetune.job import settings_of
-from hotloop.finetune.scores import accuracy, class_scores, counts_of, macro_f1
+from hotloop.finetune.scores import accuracy, class_scores, counts_of, mean_f1
 from hotloop.finetune.tokens import tokenized
 
 Run = Callable[..., str]
@@ -257,4 +257,4 @@ def test_scores_are_those_of_the_counts() -> None:
     assert (first.precision, first.recall) == (3 / 5, 3 / 4)
     assert second.f1 == pytest.approx(2 * (2 / 3) * 0.5 / (2 / 3 + 0.5))
     assert absent.f1 is None
-    assert macro_f1(confusion) == pytest.approx((first.f1 + second.f1) / 2)
+    assert mean_f1(counts_of(confusion)) == pytest.approx((first.f1 + second.f1) / 2)

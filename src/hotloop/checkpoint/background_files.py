@@ -33,6 +33,7 @@ from typing import Any
 import torch
 
 from hotloop.checkpoint.background import end_with, give_way
+from hotloop.checkpoint.ranks import num_ranks
 from hotloop.checkpoint.recorded_saves import NoRoom, record_all
 from hotloop.hardware.limits import memory_left_bytes
 
@@ -271,12 +272,7 @@ class FileSaves:
     def _why_not(self) -> str | None:
         if self._is_over:
             return "the process ends"
-        distributed = torch.distributed
-        if (
-            distributed.is_available()
-            and distributed.is_initialized()
-            and distributed.get_world_size() > 1
-        ):
+        if num_ranks() > 1:
             return "other processes that train with this one may read the file"
         return None
 

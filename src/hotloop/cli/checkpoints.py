@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
 from hotloop.cli.output import json_option, note, printable, tell_json
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from hotloop.core.config import LoopConfig
 
 RUN = click.argument("run", type=click.Path(path_type=Path))
 
@@ -108,10 +105,11 @@ def prune(run: Path, keep: int | None, yes: bool) -> None:
     from hotloop.checkpoint import store
     from hotloop.checkpoint.entries import held_out_losses, retired
     from hotloop.core.file_locks import locked
+    from hotloop.core.settings import load_stored
     from hotloop.core.untrusted import parse_object, read_bytes
 
     root = _root(run)
-    config = _config(run)
+    config = load_stored(run / "config.yaml").config
     rules, metric = config.checkpoint, getattr(config.eval, "metric", "loss")
     rules = rules.model_copy(update={"keep": keep}) if keep else rules
     with locked(run):
@@ -166,12 +164,6 @@ def _root(run: Path) -> Path:
     if not (run / "checkpoints").is_dir():
         raise UsageError("no run directory: it has no checkpoints", where=str(run), do="give what `hotloop train --out` was given")  # fmt: skip
     return run / "checkpoints"
-
-
-def _config(run: Path) -> LoopConfig:
-    from hotloop.core.settings import load_stored
-
-    return load_stored(run / "config.yaml").config
 
 
 def _rows(run: str, *, hashes: bool) -> list[dict[str, Any]]:

@@ -193,11 +193,11 @@ def object_of(examined: Examined, found: StoredRun) -> dict[str, Any]:
         "answer": answer_of(found),
         "run": str(examined.directory),
         "doctor": to_plain(examined.run),
-        "ranks": None if found.ranks is None else to_plain(found.ranks),
+        "ranks": to_plain(found.ranks),
         "notes": list(found.notes),
-        "memory": None if found.memory is None else to_plain(found.memory),
-        "out_of_memory": None if found.out_of_memory is None else to_plain(found.out_of_memory),
-        "ledger": None if found.ledger is None else to_plain(found.ledger),
+        "memory": to_plain(found.memory),
+        "out_of_memory": to_plain(found.out_of_memory),
+        "ledger": to_plain(found.ledger),
     }
 
 

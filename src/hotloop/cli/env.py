@@ -58,7 +58,7 @@ def env(
             "num_threads": num_threads,
             "fast_dtypes": list(native),
             "why_no_compile": why_no_compile,
-            "ceilings": None if ceilings is None else to_plain(ceilings),
+            "ceilings": to_plain(ceilings),
             "cache": _cache(),
         }
         write_object(found, json_file)

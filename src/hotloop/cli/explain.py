@@ -6,7 +6,6 @@ import difflib
 import inspect
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
 
 import click
 
@@ -33,8 +32,7 @@ MEANING = {
 def explain(name: str | None) -> None:
     """Explain a finding (HL101) or an optimization (precision); without NAME, list them all."""
     if name is None:
-        titles = {code: title_of(code) for code in FINDINGS}
-        click.echo(list_pages(titles, list(CATALOGUE.values())))
+        click.echo(list_pages())
     elif name.upper() in FINDINGS:
         click.echo(inspect.cleandoc(FINDINGS[name.upper()].__doc__ or ""))
     elif name in CATALOGUE:
@@ -75,17 +73,12 @@ def explain_optimization(technique: Optimization) -> str:
     return "\n".join(parts)
 
 
-def list_pages(titles: Mapping[str, str], techniques: Sequence[Optimization]) -> str:
+def list_pages() -> str:
     """Every name that can be explained: findings by code and title, then the catalogue."""
-    lines = []
-    if titles:
-        lines += ["findings", *(f"  {code}  {title}" for code, title in titles.items())]
-    if techniques:
-        width = max(len(technique.name) for technique in techniques)
-        lines += [""] if lines else []
-        lines.append("optimizations")
-        for technique in techniques:
-            lines += _wrapped(technique.summary, f"  {technique.name:<{width}}  ")
+    lines = ["findings", *(f"  {code}  {title_of(code)}" for code in FINDINGS), "", "optimizations"]
+    width = max(map(len, CATALOGUE))
+    for technique in CATALOGUE.values():
+        lines += _wrapped(technique.summary, f"  {technique.name:<{width}}  ")
     return "\n".join(lines)
 
 

@@ -136,7 +136,7 @@ def prepare(
             "out": str(out),
             "outcome": done.outcome,
             "wall_s": done.wall_s,
-            "encoding": None if encoding is None else to_plain(encoding),
+            "encoding": to_plain(encoding),
             "bytes_per_s": None if encoding is None else encoding.bytes / encoding.wall_s,
             "manifest": to_plain(manifest),
         }

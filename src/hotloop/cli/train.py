@@ -148,7 +148,7 @@ def _train_on_text(
                     stop_after=stop_after,
                     from_step=from_step,
                     progress=progress,
-                    warn=note if tells else _keep_to_itself,
+                    warn=note if tells else lambda message: None,  # the first one says the same
                     rendezvous=rendezvous,
                     **rest,
                 )
@@ -235,10 +235,6 @@ def tell(outcome: Finished, directory: Path) -> None:
     click.echo(
         f"{directory}: `hotloop report {shlex.quote(str(directory))}` shows where the time went"
     )
-
-
-def _keep_to_itself(message: str) -> None:
-    """For a process that is not the first: that one says the same."""
 
 
 def _held_out(loss: float | None, averaged: float | None) -> str:

@@ -6,8 +6,7 @@ import itertools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,21 +157,16 @@ class Asked:
             # A quarter of the doctor's budget is for steps of the examination.
             budget_s = min(budget_s / 2, 4 * EXAMINED_S)
             how = Options(budget=budget_s, network=network, out=self.directory)
-            with self._examining():
+            self._remove()
+            try:
                 examined, _ = examined_command(self.command, how, whole="", at_least=EXAMINED_STEPS)
+            finally:
+                self._remove()
         found = diagnosed(examined, continued=True)
         if (why := reason_not_tried(examined)) is not None:
             note(f"nothing was tried: {why}")
             raise click.exceptions.Exit(exit_code(examined, level=None))
         return examined, found
-
-    @contextmanager
-    def _examining(self) -> Iterator[None]:
-        try:
-            self._remove()
-            yield
-        finally:
-            self._remove()
 
     def _remove(self) -> None:
         if self.written is not None:

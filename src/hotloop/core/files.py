@@ -126,7 +126,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def to_plain(value: Any) -> Any:
-    """The JSON-ready form of a core dataclass."""
+    """The JSON-ready form of a core dataclass, or of `None`."""
     return _adapter(type(value)).dump_python(value, mode="json")
 
 

@@ -159,7 +159,6 @@ class Breakdown:
     fractions: dict[str, float]
     median_s: float
     num_steps: int
-    num_warmup: int
     closure_error_fraction: float
     """|sum of phases - wall time| / wall time, both measured; a check, not a phase."""
     probe_overhead_fraction: float | None
@@ -348,8 +347,6 @@ class Utilization:
 
     tokens_per_s: float | None
     """Over the steady steps: those without any tag."""
-    palm_flops_per_token: float | None = None
-    causal_flops_per_token: float | None = None
     palm_flops_per_s: float | None = None
     causal_flops_per_s: float | None = None
     palm_mfu: float | None = None

@@ -27,16 +27,6 @@ HOST_PHASES = (
 )
 """Exclusive phases of host wall time, in the order they are printed."""
 
-TAGS = (
-    "warmup", "compile", "gc", "checkpoint", "eval", "profiled", "resumed",
-    "spike", "skipped", "rolled_back", "epoch", "recompile", "after_profiler",
-)  # fmt: skip
-"""Why a step may be unlike its neighbours. `warmup` steps are kept and left out of statistics.
-`spike`: its loss or gradient norm stood far above the recent ones. `skipped`: its update was left out.
-`rolled_back`: the first after going back to a checkpoint. `epoch`: the training's loader began anew in it.
-`recompile`: something that was compiled before was compiled again, after the start.
-`after_profiler`: faster than those before torch's profiler was at work, by what it changed."""
-
 WOULD_DO = 50
 """Steps with which somebody's loop is judged in full: warm-up, those that count, and those under torch's profiler."""
 
@@ -75,6 +65,11 @@ class StepRecord:
     clock_reads: int = 0
     """How often the probe read its clock; times the measured cost of a read it is the overhead."""
     tags: tuple[str, ...] = ()
+    """Why it may be unlike its neighbours. `warmup` steps are kept and left out of statistics; so are `compile`, `profiled`,
+    `resumed` and `after_profiler` (faster than those before torch's profiler was at work, by what it changed). `gc`, `checkpoint`,
+    `eval`, `skipped` (its update was left out), `epoch` (the training's loader began anew in it), `recompile` (something was
+    compiled again, after the start), `rolled_back` (the first after going back to a checkpoint), and `spike`: its loss or
+    gradient norm stood far above the recent ones."""
     batches_taken: int | None = None
     """From loader workers; `None` where none were seen."""
     batches_ready: int | None = None

@@ -69,8 +69,6 @@ class _JobEncoder:
         self._reports: dict[int, Report] = {}
         self._sources: dict[int, _Read] = {}
         self._lowest, self._highest = 2**64, -1
-        self._histogram = np.zeros(64, dtype=np.int64)
-        self._open_tokens = 0
         self._checks: SpotChecks | None = None
         if self._engine.name != REFERENCE:
             self._checks = SpotChecks(self._tokenizer, self._engine.name, CHECK_ONE_IN)
@@ -112,7 +110,8 @@ class _JobEncoder:
         finished = np.ones(len(lengths), dtype=np.bool_)
         finished[batch.unfinished] = False
         flat, ends = self._joined(ids, lengths, finished)
-        self._count(keys[:, 0], ends[finished], len(flat))
+        self._lowest = min(self._lowest, int(keys[:, 0].min()))
+        self._highest = max(self._highest, int(keys[:, 0].max()))
         held_out = keys[:, 0] < np.uint64(self._recipe.held_out_below)
         self._write(flat, ends, finished, held_out)
         return len(flat)
@@ -127,17 +126,6 @@ class _JobEncoder:
         closed = np.cumsum(lengths)[finished]
         flat = np.insert(ids.astype(self._writers[0].dtype), closed, self._tokenizer.end_of_text)
         return flat, np.cumsum(lengths + finished)
-
-    def _count(self, keys: np.ndarray, ends: np.ndarray, total: int) -> None:
-        self._lowest = min(self._lowest, int(keys.min()))
-        self._highest = max(self._highest, int(keys.max()))
-        if len(ends):
-            lengths = np.diff(ends, prepend=-self._open_tokens)
-            # frexp is exact where log2 rounds: length = m * 2**e with m in [0.5, 1)
-            self._histogram += np.bincount(np.frexp(lengths)[1] - 1, minlength=64)
-            self._open_tokens = total - int(ends[-1])
-        else:
-            self._open_tokens += total
 
     def _write(
         self, flat: np.ndarray, ends: np.ndarray, finished: np.ndarray, held_out: np.ndarray
@@ -162,7 +150,6 @@ class _JobEncoder:
             lowest_key=self._lowest,
             highest_key=self._highest,
             held_out_below=self._recipe.held_out_below,
-            length_histogram=tuple(np.trim_zeros(self._histogram, "b").tolist()),
             engine=self._engine.described,
         )
 

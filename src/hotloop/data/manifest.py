@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,7 +74,6 @@ class JobRecord:
     highest_key: int
     held_out_below: int
     """Documents whose split key lies below this went to validation."""
-    length_histogram: tuple[int, ...]
     engine: str = ""
     """The engine, with versions. The ids do not depend on it; empty in directories that were
     prepared before it was recorded."""
@@ -116,8 +114,6 @@ class Manifest:
     """In order. Their shards in a row are the corpus."""
     train: Totals
     validation: Totals
-    length_histogram: tuple[int, ...]
-    """Documents by length: entry k counts 2**k to 2**(k+1)-1 tokens, the end of text included."""
     digest: str = ""
     """sha256 of all the others, see `sealed`."""
     schema: str = PREPARED_SCHEMA
@@ -202,12 +198,6 @@ def _sum_of(source: str, parts: list[SourceSummary]) -> SourceSummary:
         bytes=sum(part.bytes for part in parts),
         sha256=digest.hexdigest(),
     )
-
-
-def histogram_of(jobs: Iterable[JobRecord]) -> tuple[int, ...]:
-    """The length histograms of all jobs together."""
-    columns = zip_longest(*(job.length_histogram for job in jobs), fillvalue=0)
-    return tuple(map(sum, columns))
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from hotloop.core.cache import cache_directory as cache_directory
 from hotloop.core.cache import cache_limit_bytes, entry_in_use, make_room
 from hotloop.core.errors import HotloopError, Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress, silent
+from hotloop.data.cluster import ClusterRequest
 from hotloop.data.cluster.round import collect_left
 from hotloop.data.engines import AUTO, EngineDiffers, check_conversion
 from hotloop.data.execute import EncodingSummary, Executor
@@ -25,7 +25,6 @@ from hotloop.data.manifest import (
     MANIFEST,
     TOKENIZER,
     Manifest,
-    histogram_of,
     id_type_of,
     sealed,
     summed,
@@ -58,9 +57,6 @@ from hotloop.data.staging import (
 )
 from hotloop.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer, trained_size
 from hotloop.hardware.limits import cpu_quota
-
-if TYPE_CHECKING:
-    from hotloop.data.cluster import ClusterRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +247,6 @@ def _encode(
             jobs=tuple(done),
             train=totals_of(tuple(shard for shard in shards if shard.split == "train")),
             validation=totals_of(tuple(shard for shard in shards if shard.split == "validation")),
-            length_histogram=histogram_of(done),
         )
     )
     ready.save(staging.path / TOKENIZER)

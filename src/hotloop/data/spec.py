@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hotloop.core.cache import cache_directory as cache_directory
+from hotloop.core.cache import cache_directory
 from hotloop.core.errors import UsageError
 from hotloop.data.cluster import ClusterRequest
 from hotloop.data.engines import AUTO, ENGINES

@@ -14,7 +14,6 @@ fresh     what is left against the unchanged command, measured anew unless one i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,13 +22,11 @@ from typing import Any, TypeVar
 
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.child import IMPORTS_FILE
-from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis, Final, TrialOutcome
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
-from hotloop.core.progress import ShowTrials
 from hotloop.doctor.budget import begin_within, by_gain_per_second, pays_for_all
 from hotloop.doctor.directory import (
     TRIALS,
@@ -65,20 +62,17 @@ def try_fixes(
     examined: Examined,
     *,
     budget_s: float | None = None,
-    grace_s: float = 0.0,
     only: Sequence[str] = (),
-    in_place: bool = False,
-    network: Network = NO_NETWORK,
     options: Sequence[str] = (),
     again: Callable[[str], str] | None = None,
-    show: ShowTrials = lambda now: None,
     warn: Callable[[str], None] = lambda text: None,
     **rest: Any,
 ) -> Ledger:
     """Try what answers the findings of a run that has ended well, and store the ledger beside it.
 
     options: others of the call, for the command that goes on after it; `again`: that command, where it is not
-    `hotloop doctor`. rest: `to_first_look` and `most_pairs` of `run_campaign`. Raises what `asked_for` and `run_campaign` raise, `Interrupted` with the way to continue among it.
+    `hotloop doctor`. rest: of `run_campaign`. Raises what `asked_for` and `run_campaign` raise, `Interrupted` with the way
+    to continue among it.
     """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     machine, census = machine_of(measurement), measurement.census
@@ -105,15 +99,11 @@ def try_fixes(
             workdir=Path(examined.run.workdir),
             examined_at=examined.run.started_at,
             budget_s=budget_s,
-            grace_s=grace_s,
             steps=examined.run.steps,
-            in_place=in_place,
-            network=network,
             asked=tuple(asked),
             left_out=left_out,
             again=again or doctor_again,
             notice=_notice(examined, fixes, budget_s, asked=bool(asked)),
-            show=show,
             warn=warn,
             **rest,
         )
@@ -167,12 +157,8 @@ def run_campaign(
     *,
     directory: Path,
     workdir: Path,
-    examined_at: float = math.inf,
     budget_s: float | None = None,
-    grace_s: float = 0.0,
-    steps: int | None = None,
     in_place: bool = False,
-    network: Network = NO_NETWORK,
     asked: Sequence[str] = (),
     left_out: Sequence[TriedFix] = (),
     again: Callable[[str], str] = lambda budget: (
@@ -180,18 +166,14 @@ def run_campaign(
     ),
     notice: str = "",
     to_first_look: bool = False,
-    most_pairs: int | None = None,
-    show: ShowTrials = lambda now: None,
-    warn: Callable[[str], None] = lambda text: None,
+    **rest: Any,
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
-    grace_s: by which the budget may be exceeded for pairs that are about to prove a gain.
-    examined_at: when the command was started that `measurement` is of. network: what trials may reach. asked: names
-    that were asked for. left_out: what answers a finding and is not tried. again: the command that goes on here with
-    such a `--budget`. notice: said before the first trial. to_first_look: of `FixTrials`. most_pairs: of a comparison.
-    Raises `UsageError` for a run too short, a budget too small or a command that writes outside its directory, and
-    `CommandFailed` where the baseline fails.
+    asked: names that were asked for. left_out: what answers a finding and is not tried. again: the command that goes on
+    here with such a `--budget`. notice: said before the first trial. to_first_look: of `FixTrials`. rest: `steps` of
+    `runner_for`, and fields of `TrialRunner`. Raises `UsageError` for a run too short, a budget too small or a command
+    that writes outside its directory, and `CommandFailed` where the baseline fails.
     """
     refuse_fewer_fixes(directory, fixes)
     if fixes:
@@ -202,15 +184,9 @@ def run_campaign(
             measurement,
             directory=directory,
             begun=begun,
-            steps=steps,
             in_place=in_place,
-            examined_at=examined_at,
             budget_s=budget_s,
-            grace_s=grace_s,
-            show=show,
-            warn=warn,
-            network=network,
-            most_pairs=most_pairs,
+            **rest,
         )
         trials = partial(FixTrials, all_asked=bool(asked), again=again, to_first_look=to_first_look)
         ledger = _tried(runner, fixes, begun, notice=notice, again=again, trials=trials)

@@ -74,6 +74,7 @@ class TrialRunner:
     census: Census | None = None
     """What the diagnosed run used: where its loaders were made, in which files."""
     examined_at: float = math.inf
+    """When the diagnosed run was started."""
     budget_s: float | None = None
     grace_s: float = 0.0
     """By which the budget may be exceeded for pairs that are about to prove a gain."""

@@ -25,10 +25,8 @@ from hotloop.finetune.pretrained import Warn
 from hotloop.hardware.device import pick_device
 from hotloop.models.export import quiet
 from hotloop.models.sampling import choose
-from hotloop.train.trained import Text
+from hotloop.train.trained import MOST_CACHE_BYTES, Text
 
-MOST_CACHE_BYTES = 1 << 29
-"""Keys and values of the prompts that are answered at a time; more prompts wait for them."""
 TOLERANCE = 1e-3
 """Largest difference of a padded prompt's logits from its own, relative to the largest where that is above 1."""
 

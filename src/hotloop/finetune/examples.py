@@ -56,18 +56,16 @@ def read_dataset(config: ExamplesConfig, *, task: Task = "classification") -> Da
     """Raises `UsageError` for what cannot be trained on."""
     path = Path(config.file).expanduser()
     examples, digest = read_examples(config, path, task)
+    classes, kinds = _outputs(config, path, task, examples.labels)
     if isinstance(config.held_out, str):
-        train = known = examples
+        train = examples
         held_out, other = read_examples(config, Path(config.held_out).expanduser(), task)
+        _refuse_unknown(config.held_out, task, held_out.labels, classes, kinds)
         digest += other
     else:
         train, held_out, shared = split(examples, config.held_out, config.seed, _STRATA[task])
-        known = examples
         # A run from before labels shared what is held out is not continued with another part.
         digest += f" {config.held_out} {config.seed}{' shared' if shared else ''}"
-    classes, kinds = _outputs(config, path, task, known.labels)
-    if isinstance(config.held_out, str):
-        _refuse_unknown(config.held_out, task, held_out.labels, classes, kinds)
     train, held_out = (_limited(each, config) for each in (train, held_out))
     if not isinstance(config.label, list) and classes != tuple(sorted(classes)):
         digest += " by number"  # nor with outputs that are other labels'

@@ -45,10 +45,6 @@ def mean_f1(counts: Counts) -> float:
     return sum(known) / len(known) if known else 0.0
 
 
-def macro_f1(confusion: Confusion) -> float:
-    return mean_f1(counts_of(confusion))
-
-
 def total_score(counts: Counts) -> ClassScore:
     """Of all classes together, each example (or entity) counted alike."""
     return class_score("", *(sum(own[place] for own in counts) for place in range(3)))
@@ -58,6 +54,6 @@ def metrics(confusion: Confusion) -> dict[str, Any]:
     """What an evaluation of one label per text records."""
     return {
         "accuracy": accuracy(confusion),
-        "macro_f1": macro_f1(confusion),
+        "macro_f1": mean_f1(counts_of(confusion)),
         "confusion": confusion,
     }

@@ -78,7 +78,6 @@ def attribute(
         ),
         median_s=median([record.wall_s for record in steps]),
         num_steps=len(steps),
-        num_warmup=sum("warmup" in record.tags for record in records),
         closure_error_fraction=missed / wall,
         probe_overhead_fraction=None if read_s is None else reads * read_s / passed,
         wall_s=wall,

@@ -84,7 +84,8 @@ def is_plain(plain: Parity, baseline: Sequence[ComparedRun], candidate: Compared
     if plain.result == "not_checked" or plain.parity_class == "changes_training":
         return True
     if plain.result == "different":
-        return plain.parity_class == "bitwise" and _repeats(baseline)
+        losses = [[record.loss for record in run.records] for run in baseline]
+        return plain.parity_class == "bitwise" and all(each == losses[0] for each in losses)
     return all(max(each.excess) <= 1 for each in _weights(baseline, candidate, [])[1])
 
 
@@ -207,11 +208,6 @@ def _parted(
         f"{worst.what} than {alone}: {worst.seen[place]:+.1e} after {steps[place]} updates, "
         f"{worst.allowed[place]:.1e} is allowed"
     ]
-
-
-def _repeats(baseline: Sequence[ComparedRun]) -> bool:
-    losses = [[record.loss for record in run.records] for run in baseline]
-    return all(each == losses[0] for each in losses)
 
 
 def _ahead(values: Sequence[float], steps: Sequence[int]) -> list[float]:

@@ -162,9 +162,11 @@ def _named_bound(bound: Bound | None, run: JudgedRun, findings: Sequence[Finding
     name, share = _largest_named(findings)
     if name is not None and share >= needed.get(bound, max(HIGH, largest)):
         return name
-    if bound == "compute" and _moves_memory(run):
-        return "memory_bandwidth"
-    return bound
+    seen = run.operations
+    if bound != "compute" or seen is None:
+        return bound
+    moving = seen.share(lambda use: is_moving(use) and not is_updating(use))
+    return "memory_bandwidth" if moving >= MOVING else bound
 
 
 def _largest_named(findings: Sequence[Finding]) -> tuple[Bound | None, float]:
@@ -177,14 +179,6 @@ def _largest_named(findings: Sequence[Finding]) -> tuple[Bound | None, float]:
             if isinstance(share, float) and share > best[1]:
                 best = (name, share)
     return best
-
-
-def _moves_memory(run: JudgedRun) -> bool:
-    seen = run.operations
-    return (
-        seen is not None
-        and seen.share(lambda use: is_moving(use) and not is_updating(use)) >= MOVING
-    )
 
 
 def _rank(finding: Finding) -> tuple[bool, bool, float, str]:
@@ -211,13 +205,12 @@ def _steps(records: tuple[StepRecord, ...]) -> Steps:
     wall = math.fsum(seconds)
     tokens = [record.tokens for record in counted if record.tokens is not None]
     samples = [record.samples for record in counted if record.samples is not None]
-    complete = bool(counted)
     return Steps(
         measured=len(counted),
         warmup=sum("warmup" in record.tags for record in records),
         median_s=median(seconds) if counted else None,
-        tokens_per_s=sum(tokens) / wall if complete and len(tokens) == len(counted) else None,
-        samples_per_s=sum(samples) / wall if complete and len(samples) == len(counted) else None,
+        tokens_per_s=sum(tokens) / wall if counted and len(tokens) == len(counted) else None,
+        samples_per_s=sum(samples) / wall if counted and len(samples) == len(counted) else None,
         left_out=sum(record.left_out or 0 for record in counted),
     )
 

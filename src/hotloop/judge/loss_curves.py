@@ -18,24 +18,21 @@ from hotloop.judge.parity import MAX_ENVELOPE, MIN_STEPS, WINDOW, loss_table, wi
 
 def why_not_repeatable(first: Sequence[StepRecord], second: Sequence[StepRecord]) -> str | None:
     """Why two runs of the same code cannot tell whether a third one learned the same; `None`: they can."""
-    one = {record.step: record.loss for record in first if record.loss is not None}
-    other = {record.step: record.loss for record in second if record.loss is not None}
-    steps = sorted(set(one) & set(other))
+    steps, (one,), (other,) = loss_table([first], [second])
     if not steps:
         return (
             "no loss was seen: it never went backward from a single number with `Tensor.backward`"
         )
     if len(steps) < MIN_STEPS:
         return f"losses of {len(steps)} steps were seen, at least {MIN_STEPS} are needed"
-    steps = steps[:MIN_STEPS]
-    if not all(math.isfinite(one[step]) and math.isfinite(other[step]) for step in steps):
+    losses = list(zip(one, other))[:MIN_STEPS]
+    if not all(math.isfinite(loss) for pair in losses for loss in pair):
         return f"its loss is not a number within the first {MIN_STEPS} steps"
-    scales = {step: max(abs(one[step]), abs(other[step]), 1e-12) for step in steps}
-    parts = [(step, abs(one[step] - other[step]) / scales[step]) for step in steps]
-    largest = max(part for _, part in parts)
+    parts = [abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in losses]
+    largest = max(parts)
     if largest <= MAX_ENVELOPE:
         return None
-    start = next(step for step, part in parts if part > 0)
+    start = next(step for step, part in zip(steps, parts) if part > 0)
     if start == steps[0]:
         where = (
             "from the first step on, so something that no seed decides enters it: the time, a seed that "

@@ -36,8 +36,6 @@ def utilize(
     dtype, peak, why = _peak(census, ceilings)
     return Utilization(
         tokens_per_s=tokens_per_s,
-        palm_flops_per_token=palm,
-        causal_flops_per_token=causal,
         palm_flops_per_s=tokens_per_s * palm,
         causal_flops_per_s=tokens_per_s * causal,
         palm_mfu=None if peak is None else tokens_per_s * palm / peak,

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError, UsageError
-from hotloop.core.files import fsync_directory, storage_error, write_atomically
+from hotloop.core.files import fsync_directory, storage_error, write_atomically, write_json
 from hotloop.models.decoder import Decoder
 from hotloop.models.hf_names import PADDED, hf_config, weights
 from hotloop.models.sampling import refuse_diverged
@@ -53,13 +53,13 @@ def export(
     """
     config = hf_config(model.shape, end_of_text)
     with appearing_whole(directory) as written:
-        _write_json(written / "config.json", config)
+        write_json(written / "config.json", config)
         tensors = {name: tensor.contiguous() for name, tensor in hf_weights(model).items()}
         safetensors.torch.save_file(tensors, written / "model.safetensors", {"format": "pt"})
         del tensors
         _write_tokenizer(written, tokenizer, end_of_text, model.shape.context)
         ends = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
-        _write_json(written / "generation_config.json", ends)
+        write_json(written / "generation_config.json", ends)
         check(written)
 
 
@@ -180,7 +180,7 @@ def _write_tokenizer(written: Path, tokenizer: bytes, end_of_text: int, context:
         return
     write_atomically(written / "tokenizer.json", tokenizer)
     name = _token_name(described, end_of_text)
-    _write_json(
+    write_json(
         written / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -202,7 +202,3 @@ def _token_name(tokenizer: dict[str, Any], number: int) -> str:
         if found == number:
             return str(name)
     return str(vocabulary[number][0])  # Unigram: a list of (name, score)
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())

@@ -113,8 +113,8 @@ def _training(now: Snapshot) -> list[Row]:
     if seen:
         rows.append(("stability", f"{seen} in the last {now.num_recent} steps"))
     if now.num_damaged:
-        lines = "line" if now.num_damaged == 1 else "lines"
-        rows.append(("damaged", f"{now.num_damaged} {lines} of its files could not be read"))
+        lines = numbers.counted(now.num_damaged, "line")
+        rows.append(("damaged", f"{lines} of its files could not be read"))
     return rows
 
 
@@ -225,17 +225,12 @@ def bar(fraction: float) -> str:
     return "█" * full + "░" * (BAR_CELLS - full)
 
 
-def curve(
-    values: Sequence[float],
-    cells: int = CURVE_CELLS,
-    *,
-    scale: tuple[float, float] | None = None,
-) -> str:
+def curve(values: Sequence[float], *, scale: tuple[float, float] | None = None) -> str:
     """The newest values as a line of blocks, from the lowest of them to the highest unless `scale` says.
 
     Those that are not finite are left out.
     """
-    shown = [value for value in values if math.isfinite(value)][-cells:]
+    shown = [value for value in values if math.isfinite(value)][-CURVE_CELLS:]
     if len(shown) < 2:
         return ""
     low, high = scale or (min(shown), max(shown))

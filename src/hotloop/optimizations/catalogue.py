@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pkgutil import iter_modules
@@ -13,7 +14,7 @@ from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import ParityClass
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.optimization import Optimization, live_in
 
 if TYPE_CHECKING:  # it needs more than the standard library, and foreign processes import this
     from hotloop.core.settings import C, Settings
@@ -25,6 +26,8 @@ def _found() -> dict[str, Optimization]:
     modules = [import_module(f"{optimizations.__name__}.{each}") for each in folders]
     found = {
         each.name: each
+        if each.live_form or each.no_live_form
+        else replace(each, live_form=live_in(module.__name__))
         for module in modules
         for each in vars(module).values()
         if isinstance(each, Optimization)

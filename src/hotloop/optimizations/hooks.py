@@ -189,9 +189,7 @@ def each_tensor(made: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
 
 def module_device_type(module: nn.Module) -> str:
     """The device type of its first weight."""
-    for parameter in module.parameters():
-        return parameter.device.type
-    return "cpu"
+    return next((parameter.device.type for parameter in module.parameters()), "cpu")
 
 
 def _learns(module: nn.Module) -> bool:

@@ -153,7 +153,8 @@ class Optimization:
     patch_note: Callable[[Any, Census, Collection[str]], str] = lambda value, census, given: ""
     """What the patched script does otherwise than before; given the keywords that the edited call had already."""
     live_form: Callable[..., Any] | None = None
-    """Applied to a live foreign process: called with the value and a `live_report.Report`."""
+    """Applied to a live foreign process: called with the value and a `live_report.Report`. In the catalogue, `apply` of the
+    folder's `live.py` where nothing else is given, unless `no_live_form` says why there is none."""
     no_live_form: str = ""
     """Why there is no live form."""
     leaves: str = ""

@@ -90,10 +90,12 @@ def num_graphs() -> int:
 def recompiles() -> tuple[int | None, tuple[str, ...]]:
     """How often something was compiled again, and why: dynamo's words. `None` without dynamo."""
     try:
-        reasons = _reasons()
+        failures = list(_utils().guard_failures.values())
+        reasons = [" ".join(str(reason).split()) for each in failures for reason in list(each)]
     except _OTHER_TORCH:
         return None, ()
-    return len(reasons), tuple(dict.fromkeys(reasons))[-MAX_REASONS:]
+    short = (each if len(each) <= 200 else f"{each[:197]}..." for each in reasons)
+    return len(reasons), tuple(dict.fromkeys(short))[-MAX_REASONS:]
 
 
 def compile_seconds() -> float | None:
@@ -105,13 +107,3 @@ def compile_seconds() -> float | None:
         if metrics.get(name):
             return float(sum(metrics[name]))
     return None
-
-
-def _reasons() -> list[str]:
-    """Why guards failed so far, each on one line."""
-    failures = list(_utils().guard_failures.values())
-    return [_shortened(" ".join(str(reason).split())) for each in failures for reason in list(each)]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 200 else text[:197] + "..."

@@ -109,7 +109,7 @@ class MemoryWatch:
         self._count()
         there = sum(self._owners.values()) if self.device.type == "cpu" else 0
         before = "process" if self._name else "start"  # of a script with what it has loaded by then
-        self._owners[before] = max((_statm(1) or 0) - there, 0)
+        self._owners[before] = max((statm_bytes(1) or 0) - there, 0)
         self._write()
 
     def finish(self) -> None:
@@ -163,7 +163,7 @@ class MemoryWatch:
     def _read(self) -> int | None:
         if self.device.type == "cuda":
             return int(torch.cuda.memory_allocated(self.device))
-        return _statm(1)
+        return statm_bytes(1)
 
     def _count(self) -> None:
         """Sizes of the tensors that stay, each at its largest so far."""
@@ -199,7 +199,7 @@ class MemoryWatch:
             return None
         limit, source = self._bound
         if source.startswith("RLIMIT"):
-            return _statm(0)
+            return statm_bytes(0)
         if source.startswith("the control group"):
             return memory_used_bytes()
         left = memory_left_bytes()
@@ -252,7 +252,7 @@ class MemoryWatch:
                 os.close(descriptor)
 
 
-def _statm(column: int) -> int | None:
+def statm_bytes(column: int) -> int | None:
     """Addresses (0) or resident bytes (1) of this process; `None` where the system does not tell."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:

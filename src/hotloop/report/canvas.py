@@ -121,8 +121,11 @@ def figure(
 
 def plot(x: Axis, y: Axis | None, body: str, *, label: str, kind: str = "", below: str = "") -> str:
     """The drawing between its labelled axes; `below` stands between it and the labels of x."""
-    rows = "" if y is None else _y_labels(y)
-    lines = "" if y is None else _grid(y)
+    rows = lines = ""
+    if y is not None:
+        for value, text in y.ticks:
+            rows += f'<span style="top:{100 * (1 - y.share(value)):.1f}%">{escape(text)}</span>'
+            lines += f'<path class="grid" d="M0 {down(y, value)}H{WIDTH}"/>'
     more = f" {kind}" if kind else ""
     return (
         f'<div class="plot{more}"><div class="y">{rows}</div>'
@@ -161,17 +164,6 @@ def hover_areas(x: Axis, places: Sequence[float], tips: Sequence[str]) -> str:
         f'<path class="hover" d="M{left} 0H{max(right, left + 1)}V{HEIGHT}H{left}z">'
         f"<title>{escape(tip)}</title></path>"
         for (left, right), tip in zip(pairwise(edges), tips)
-    )
-
-
-def _grid(y: Axis) -> str:
-    return "".join(f'<path class="grid" d="M0 {down(y, value)}H{WIDTH}"/>' for value, _ in y.ticks)
-
-
-def _y_labels(y: Axis) -> str:
-    return "".join(
-        f'<span style="top:{100 * (1 - y.share(value)):.1f}%">{escape(text)}</span>'
-        for value, text in y.ticks
     )
 
 

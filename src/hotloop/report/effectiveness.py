@@ -10,6 +10,8 @@ from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Environment
 from hotloop.report import numbers
 from hotloop.report.ledger import how_measured, ratio_words, status_words
+from hotloop.report.terminal import columns
+from hotloop.report.words import sentence
 
 LEARNS = {
     "same": "yes",
@@ -26,11 +28,7 @@ NOTHING = "-"
 def effectiveness_table(found: Effectiveness) -> str:
     """The table with aligned columns, and below it what it is of."""
     rows = [[_plain(cell) for cell in row] for row in _table(found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = [line.strip() for line in columns(rows)]
     notes = [_plain(each) for each in _notes(found)]
     return "\n".join([*lines, "", *notes])
 
@@ -145,7 +143,7 @@ def _notes(found: Effectiveness) -> list[str]:
     if found.rows or found.whole is not None:
         notes.append(
             f"Ratios are work per second over that of the start; each interval holds with 95 % at least. "
-            f"{_capital(how_measured(found.ledger))}."
+            f"{sentence(how_measured(found.ledger))}"
         )
     if found.ledger.not_comparable is not None:
         notes.append(
@@ -178,10 +176,6 @@ def _machine(environment: Environment) -> str:
         f"hotloop {environment.hotloop}",
     ]
     return ", ".join(map(str, parts))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _plain(text: str) -> str:

@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from hotloop import report
 from hotloop.core.census import Census
 from hotloop.core.course import ArmsCourse, MachineCourse, PairSpeeds, StepCourse
 from hotloop.core.files import write_atomically
@@ -20,20 +23,6 @@ from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Environment as Machine
 from hotloop.core.memory_use import MemoryProfile, OutOfMemory
 from hotloop.core.task_scores import TaskScores
-from hotloop.report import (
-    canvas,
-    comparison,
-    course,
-    evidence,
-    held_out,
-    ledger,
-    machine,
-    memory,
-    numbers,
-    step_time,
-    terminal,
-    words,
-)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -163,21 +152,10 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
     )
     templates.filters |= {"coded": pass_context(coded), "printable": printable}
-    modules = (
-        canvas,
-        comparison,
-        course,
-        evidence,
-        held_out,
-        ledger,
-        machine,
-        memory,
-        numbers,
-        step_time,
-        terminal,
-        words,
-    )
-    templates.globals |= {each.__name__.rpartition(".")[2]: each for each in modules}
+    templates.globals |= {
+        each.name: import_module(f"{report.__name__}.{each.name}")
+        for each in iter_modules(report.__path__)
+    }
     return templates
 
 

@@ -313,10 +313,6 @@ def _breakdowns(found: StoredRun) -> dict[str, dict[str, float]]:
 
 def object_of(found: StoredRun) -> dict[str, Any]:
     """Everything that was found, as one object."""
-
-    def plain(value: Any) -> Any:
-        return None if value is None else to_plain(value)
-
     return {
         "schema": "hotloop.report/1",
         "run": str(found.directory),
@@ -326,27 +322,27 @@ def object_of(found: StoredRun) -> dict[str, Any]:
         "problems": [
             {"what": each.what, "where": each.where, "do": each.do} for each in found.problems
         ],
-        "verdict": plain(found.verdict),
-        "diagnosis": plain(found.diagnosis),
+        "verdict": to_plain(found.verdict),
+        "diagnosis": to_plain(found.diagnosis),
         "targets": [to_plain(target) for target in found.targets],
-        "utilization": plain(found.utilization),
-        "goodput": plain(found.goodput),
-        "ranks": plain(found.ranks),
+        "utilization": to_plain(found.utilization),
+        "goodput": to_plain(found.goodput),
+        "ranks": to_plain(found.ranks),
         "pairs": [to_plain(pair) for pair in pairs_of(found)],
         "quickstart": found.quickstart,
         "evals": list(found.evals),
-        "task": plain(found.run.task),
-        "memory": plain(found.run.memory),
-        "out_of_memory": plain(found.run.out_of_memory),
+        "task": to_plain(found.run.task),
+        "memory": to_plain(found.run.memory),
+        "out_of_memory": to_plain(found.run.out_of_memory),
         "settings": {
             key: {"value": found.settings.config.flat()[key], "origin": origin}
             for key, _, origin in settings_rows(found.settings)
         }
         if found.settings
         else None,
-        "doctor": plain(found.run.command_run),
-        "ledger": plain(found.ledger),
-        "environment": plain(found.environment),
-        "measurement": plain(found.measurement),
+        "doctor": to_plain(found.run.command_run),
+        "ledger": to_plain(found.ledger),
+        "environment": to_plain(found.environment),
+        "measurement": to_plain(found.measurement),
         "trained": None if found.trained is None else object_of(found.trained),
     }

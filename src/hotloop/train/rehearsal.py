@@ -17,7 +17,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from hotloop.core.progress import silent
 from hotloop.core.settings import load_settings
 from hotloop.optimizations.compiling import AUTOTUNE
 from hotloop.optimizations.precision.autocast import autocast
+from hotloop.probe.memory_watch import statm_bytes
 from hotloop.probe.phases import PhaseClock
 from hotloop.train.interruption import StopRequest
 from hotloop.train.loop import gradients
@@ -94,7 +95,7 @@ class Heap:
         self.clear()
 
     def clear(self) -> None:
-        self.held_bytes = self.live_bytes = self._top = 0
+        self.held_bytes = self.live_bytes = 0
 
     def look(self) -> None:
         """Remember the most that was held, and the most of it that was in use."""
@@ -234,7 +235,7 @@ def rehearse(config_file: Path) -> Rehearsed:
     ):
         if config.train.compile:
             stack.enter_context(kernels_left_out(heap))
-        start_bytes = _resident_bytes()
+        start_bytes = statm_bytes(1) or 0
         uncomputed = Uncomputed(heap)  # loads what a training does not
         heap.look()
         live_at_start, held_at_start = heap.live_now(), heap.held_bytes
@@ -311,12 +312,6 @@ def _left_by_forward(run: Run, stepping: Any, heap: Heap) -> int:
     after = heap.live_now()
     del loss
     return max(after - before, 0)
-
-
-def _resident_bytes() -> int:
-    with suppress(OSError, ValueError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-    return 0
 
 
 def main(config_file: str, result: str) -> int:

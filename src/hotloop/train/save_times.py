@@ -13,7 +13,6 @@ import math
 import statistics
 from collections import deque
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.checkpoint.interval import interruptions_per_day, interval_steps
@@ -54,19 +53,17 @@ class SaveTimes:
         self._num_killed = 0
         self._longest = FIRST_STEPS
         if self._config.every_steps == "auto" and run.sessions is not None:
-            self._remember(run.directory, run.steps_file)
+            self._remember(run)
         self.saved(run.first_step)
 
-    def _remember(self, directory: Path, steps_file: Path) -> None:
+    def _remember(self, run: Run) -> None:
         """What earlier processes of this run have seen."""
-        for record in reversed(list(islice(newest_steps(steps_file), 10 * WINDOW))):
+        for record in reversed(list(islice(newest_steps(run.steps_file), 10 * WINDOW))):
             self(record)
-        *before, this = read_sessions(directory / SESSIONS_FILE)[0]
+        *before, this = read_sessions(run.directory / SESSIONS_FILE)[0]
         self._num_killed = sum(each.ended_at is None for each in before)
         self._trained_s = sum(each.made_s for each in (*before, this))
-        self._longest = max(
-            [FIRST_STEPS, *(s.interval.longest_steps for s in before if s.interval)]
-        )
+        self._longest = longest_interval(run, "auto")
 
     def __call__(self, record: StepRecord) -> None:
         """Learn from a step."""

@@ -103,23 +103,16 @@ class Steps:
 
 
 def start(
-    settings: Settings,
-    directory: Path,
-    *,
-    stop_after: int | None = None,
-    from_step: int | None = None,
-    stretch: bool = False,
-    record_samples: bool = False,
-    progress: Progress = silent,
-    warn: Callable[[str], None] = lambda message: None,
-    rendezvous: Rendezvous | None = None,
+    settings: Settings, directory: Path, *, rendezvous: Rendezvous | None = None, **given: Any
 ) -> Finished:
     """Train in `directory`, continuing what is there. Raises `HotloopError` kinds only for user errors.
 
     A directory that holds a run of other settings or other data is refused, never overwritten.
-    `from_step` and `stretch` are those of `continuation.resume`. With a
-    `rendezvous` of several processes the first one writes; the others write their own step records alone.
+    given: fields of `Steps`. With a `rendezvous` of several processes the first one writes; the others write their own step
+    records alone.
     """
+    steps = Steps(**given)
+    stop_after, progress, warn = steps.stop_after, steps.progress, steps.warn
     rendezvous = rendezvous or Rendezvous()
     ranks = rendezvous.ranks
     device = pick_device(settings.config.train.device, ranks)
@@ -154,7 +147,7 @@ def start(
             describe=lambda environment: _describe(settings, run, text, environment),
             nothing_held_out=lambda: nothing_held_out(config, text),
             notes=notes,
-            steps=Steps(stop_after, from_step, stretch, progress, warn, None, record_samples),
+            steps=steps,
         )
         if isinstance(text, Growing):  # how much text there is was not known before
             for note in text_left_out(config, text)[len(left_out) :]:

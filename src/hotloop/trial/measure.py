@@ -21,6 +21,7 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import hotloop
 from hotloop.core import child
@@ -72,20 +73,9 @@ def is_finished(place: Path) -> bool:
     return (place / MEASUREMENT_FILE).exists()
 
 
-def trial(
-    arm: Arm,
-    place: Path,
-    *,
-    plan: Plan,
-    seed: str,
-    cache: Path,
-    workdir: Workdir | None,
-    what: str,
-    tick: Tick | None = None,
-    schedule: ToggleSchedule | None = None,
-    server: ForkServer | None = None,
-) -> Measurement:
-    """What `measure` gives, or gave in an earlier run of the same command. what: begins the text of its errors.
+def trial(arm: Arm, place: Path, *, what: str, **how: Any) -> Measurement:
+    """What `measure` gives, or gave in an earlier run of the same command. what: begins the text of its errors. how: of
+    `measure`.
 
     Raises `CommandFailed` where the command fails, `EnvironmentFailed` when the disk or memory refuse.
     """
@@ -95,17 +85,7 @@ def trial(
         if place.exists():  # unfinished: it was ended in the middle
             remove_temporary(place)
             remove_tree(place)
-        return measure(
-            arm,
-            directory=place,
-            plan=plan,
-            seed=seed,
-            cache=cache,
-            workdir=workdir,
-            tick=tick,
-            schedule=schedule,
-            server=server,
-        )
+        return measure(arm, directory=place, **how)
     except CommandFailed as error:
         raise CommandFailed(
             f"{what}: {error.what}",

@@ -489,9 +489,7 @@ def _store_plan(
         write_json(path, {**content, "digest": digest})
 
 
-def _difference(stored: object, content: dict[str, object]) -> str:
-    if not isinstance(stored, dict):
-        return ""
+def _difference(stored: dict[str, object], content: dict[str, object]) -> str:
     parts = [key for key in content if stored.get(key) != json.loads(json.dumps(content[key]))]
     names = {"workdir": "files of the working directory", "hotloop": "version of hotloop"}
     return f" (other {' and '.join(names.get(part, part) for part in parts)})" if parts else ""

@@ -121,9 +121,8 @@ class Toggler:
         self._wrong[name] = wrong
         if toggle is None:
             self._fixed.add(name)
-        else:
-            if toggle not in self._toggles[name]:
-                self._toggles[name].append(toggle)
+        elif toggle not in self._toggles[name]:
+            self._toggles[name].append(toggle)
 
     def step_ended(self, number: int) -> None:
         """So many have: the next one is step `number`, counted from 0."""

@@ -239,7 +239,6 @@ class Routing:
     why: str
     """Reason of the choice, in a few words."""
     sample_bytes: int
-    sample_documents: int
     tried: tuple[Tried, ...]
 
 
@@ -254,7 +253,7 @@ def route(tokenizer: Tokenizer, sample: Sequence[str], *, threads: int) -> Routi
     ]
     size = sum(len(text.encode()) for text in sample)
     engine, why = _choice(tried) if size else (REFERENCE, "there was no text to compare on")
-    return Routing(engine, why, size, len(sample), tuple(tried))
+    return Routing(engine, why, size, tuple(tried))
 
 
 def _compared(

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.compiling import BLOCKS
-from hotloop.optimizations.optimization import Choice, Optimization, live_in
+from hotloop.optimizations.optimization import Choice, Optimization
 
 _BUDGET = "budget="
 
@@ -48,7 +48,6 @@ ACTIVATION_CHECKPOINTING = Optimization(
     why_not=_why_not,
     source_form='model.gradient_checkpointing_enable({"use_reentrant": False})',
     leaves="other models, of which nobody knows the blocks; a model that does it already",
-    live_form=live_in(__name__),
     what_if=True,
     risks="Every step gets slower, by up to a third. It pays only where the larger batch does.",
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in
+from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 
@@ -32,7 +32,6 @@ ANOMALY_MODE = Optimization(
     answers=("HL807",),
     source_form="torch.autograd.set_detect_anomaly(False)",
     source_edit=_source_edit,
-    live_form=live_in(__name__),
     leaves="a script that calls `torch.set_anomaly_enabled` itself",
     risks="A gradient that becomes NaN no longer raises an error at its operation: the training goes on with it.",
 )

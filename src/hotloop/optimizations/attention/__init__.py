@@ -16,7 +16,7 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.optimization import Choice, Optimization, live_in
+from hotloop.optimizations.optimization import Choice, Optimization
 
 LONGEST_PLAIN_CONTEXT = 1024
 """Above this it is not measured; memory grows with the square of the context."""
@@ -110,7 +110,6 @@ ATTENTION = Optimization(
         "a script that asks for `eager` or for the attention weights; a model without an sdpa form; attention that the "
         "script wrote itself"
     ),
-    live_form=live_in(__name__),
     conflicts=("plain and flex need compile: eager, plain is slower than sdpa",),
     risks=(
         "Written out, memory grows with the square of the context. With sdpa nobody gets the attention "

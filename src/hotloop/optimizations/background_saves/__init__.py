@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, leaving, live_in
+from hotloop.optimizations.optimization import Optimization, leaving
 from hotloop.optimizations.source_edit import SetUp, SourceEdit
 
 LINES = ("import hotloop.checkpoint", "hotloop.checkpoint.save_in_background()")
@@ -44,7 +44,6 @@ BACKGROUND_SAVES = Optimization(
         "several processes, distributed checkpoints, file objects, the format before zip, links to one file by several names, files of "
         "another user, files below 1 MiB, and what memory does not hold twice: they are saved as before"
     ),
-    live_form=live_in(__name__),
     expect=leaving("checkpoint_fraction", 0.05, 0.95),
     over="all",
     acts_every="steps_between",

@@ -6,7 +6,7 @@ around. What the model gives is turned back: the script's own lines see what the
 
 from __future__ import annotations
 
-from hotloop.optimizations.optimization import Optimization, live_in, seen_as
+from hotloop.optimizations.optimization import Optimization, seen_as
 
 CHANNELS_LAST = Optimization(
     name="channels_last",
@@ -25,7 +25,6 @@ CHANNELS_LAST = Optimization(
         "weights that are computed, or share one block of memory; a model that DistributedDataParallel wraps already, or "
         "that is sharded"
     ),
-    live_form=live_in(__name__),
     risks=(
         "Operations without a channels-last form turn every tensor around. `x.view(n, -1)` after a "
         "convolution fails: write `x.flatten(1)`. Dropout over images drops other elements."

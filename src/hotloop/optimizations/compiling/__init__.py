@@ -19,7 +19,7 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.optimization import Choice, Optimization, leaving, live_in
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
 from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
 
 BLOCKS = "blocks"
@@ -93,7 +93,6 @@ COMPILE = Optimization(
     source_edit=_source_edit,
     trainer_arguments=lambda value, applied_to: "torch_compile=True",
     leaves="a script that compiles the model itself",
-    live_form=live_in(__name__),
     expect=_expect,
     start_s=20.0,
     risks=(

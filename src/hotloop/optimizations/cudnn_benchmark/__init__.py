@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.optimizations.optimization import Optimization, live_in, only_on, seen_as
+from hotloop.optimizations.optimization import Optimization, only_on, seen_as
 from hotloop.optimizations.source_edit import SetUp
 
 CUDNN_BENCHMARK = Optimization(
@@ -18,7 +18,6 @@ CUDNN_BENCHMARK = Optimization(
         (f"torch.backends.cudnn.benchmark = {bool(value)}",), ("cudnn.benchmark",)
     ),
     leaves="a script that sets `cudnn.benchmark` or asks for deterministic algorithms; a CPU",
-    live_form=live_in(__name__),
     risks=(
         "Every new shape is timed again. Algorithms, and so the last bits of losses, differ from run to "
         "run. They need memory to work in."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.optimizations.optimization import Optimization, live_in, seen_switch
+from hotloop.optimizations.optimization import Optimization, seen_switch
 
 VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
 
@@ -17,7 +17,6 @@ DEBUG_ENVIRONMENT = Optimization(
     answers=("HL808",),
     source_form="unset CUDA_LAUNCH_BLOCKING TORCH_DISTRIBUTED_DEBUG  # in the shell",
     source_edit=lambda value, facts: f"run it without {facts.get('variable')}",
-    live_form=live_in(__name__),
     leaves="a script that sets them itself after it imported torch",
     risks="An error of a kernel is reported at a later line. Ranks whose collectives differ wait for each other instead of failing.",
 )

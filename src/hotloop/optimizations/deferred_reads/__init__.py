@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in, only_on
+from hotloop.optimizations.optimization import Optimization, only_on
 
 
 def _values(census: Census) -> tuple[Any, ...]:
@@ -29,7 +29,6 @@ DEFERRED_READS = Optimization(
         "    total.zero_()"
     ),
     leaves="a CPU; whole numbers; what torch itself reads",
-    live_form=live_in(__name__),
     what_if=True,
     risks="A script that decides on the value (early stopping, skipping batches) decides on an old one.",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in, seen_switch
+from hotloop.optimizations.optimization import Optimization, seen_switch
 
 SWITCHES = ("use_deterministic_algorithms", "cudnn.deterministic")
 
@@ -25,7 +25,6 @@ DETERMINISM = Optimization(
     observed=seen_switch(*SWITCHES),
     answers=("HL808",),
     source_form="torch.use_deterministic_algorithms(False)",
-    live_form=live_in(__name__),
     leaves="a CPU, where only filling memory costs",
     what_if=True,
     risks="Two runs from the same seed differ in the last bits of their losses.",

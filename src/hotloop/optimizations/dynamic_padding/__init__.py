@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census, PaddingUse
-from hotloop.optimizations.optimization import Optimization, live_in
+from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import BeforeTraining, SourceEdit, WrappedArgument
 
 NAME = "TrimPadding"
@@ -84,7 +84,6 @@ DYNAMIC_PADDING = Optimization(
     source_edit=_source_edit,
     reshapes=True,
     of_loader=True,
-    live_form=live_in(__name__),
     expect=_expect,
     leaves=(
         "batches without an attention mask, padded on the left, or with the padded length in more than one dimension; "

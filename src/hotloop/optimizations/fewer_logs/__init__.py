@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.optimizations.optimization import Optimization, live_in
+from hotloop.optimizations.optimization import Optimization
 
 EVERY = 100
 
@@ -16,7 +16,6 @@ FEWER_LOGS = Optimization(
     answers=("HL703",),
     source_form="if step % 100 == 0:\n    print(...)",
     leaves="`print` into a file of the script's own",
-    live_form=live_in(__name__),
     over="all",
     what_if=True,
     risks="Lines are lost; what goes into them is computed all the same.",

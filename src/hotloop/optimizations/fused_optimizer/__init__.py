@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.optimizations.optimization import Choice, Optimization, leaving, live_in
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
 from hotloop.optimizations.source_edit import Keywords
 
 FUSED_OPTIMIZER = Optimization(
@@ -30,7 +30,6 @@ FUSED_OPTIMIZER = Optimization(
         'optim="adamw_torch_fused"' if set(applied_to) <= {"AdamW"} else None
     ),
     leaves="a script that chose `foreach`, `fused` or `differentiable`; parameters that cannot be fused",
-    live_form=live_in(__name__),
     expect=leaving("optimizer_fraction", 0.0, 0.45),
     risks="Refused by torch together with foreach=True, or for parameters that are not floating point.",
 )

@@ -6,7 +6,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import torch
@@ -29,7 +28,8 @@ def _fusing(original: Any, report: Report, being_made: set[int], before_step: An
     @functools.wraps(original)
     def made(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         # AdamW is an Adam, and calls its __init__; the step clock makes one to measure its own cost
-        if id(self) in being_made or _is_probe(sys._getframe(1)):
+        by = str(sys._getframe(1).f_globals.get("__name__", ""))
+        if id(self) in being_made or by.startswith("hotloop.probe."):
             original(self, params, *args, **kwargs)
             return
         being_made.add(id(self))
@@ -107,10 +107,6 @@ def _toggle_of(optimizer: Any) -> Toggle | None:
         optimizer._step_supports_amp_scaling = on  # as its __init__ does
 
     return toggle
-
-
-def _is_probe(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("hotloop.probe.")
 
 
 def _listed(params: Any) -> Any:

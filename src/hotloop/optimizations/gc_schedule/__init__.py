@@ -11,7 +11,7 @@ Memory stays bounded: where it has grown, what is frozen is looked at again, too
 
 from __future__ import annotations
 
-from hotloop.optimizations.optimization import Optimization, leaving, live_in
+from hotloop.optimizations.optimization import Optimization, leaving
 
 GC_SCHEDULE = Optimization(
     name="gc_schedule",
@@ -33,7 +33,6 @@ GC_SCHEDULE = Optimization(
     leaves=(
         "a script that turned collections off, set thresholds or froze objects; Python 3.14, which collects in small pieces"
     ),
-    live_form=live_in(__name__),
     expect=leaving("collection_fraction", 0.05, 0.6),
     over="all",
     risks=(

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, leaving, live_in
+from hotloop.optimizations.optimization import Optimization, leaving
 
 LIMITS_MB = (4096, 1024)
 
@@ -53,7 +53,6 @@ ITEM_CACHE = Optimization(
         "        return copy.deepcopy(self.kept[index])"
     ),
     leaves="items that draw random numbers or differ when they are made twice; what there is no room for",
-    live_form=live_in(__name__),
     expect=leaving("data_wait_fraction", 0.02, 0.2),
     over="all",
     risks=(

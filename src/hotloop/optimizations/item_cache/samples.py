@@ -125,7 +125,8 @@ class _Look:
 
     def add(self, value: Any, depth: int) -> None:
         if isinstance(value, SIMPLE):
-            self._say(type(value).__name__, hash(value), value if not _is_long(value) else None)
+            is_long = isinstance(value, (str, bytes)) and len(value) > 256
+            self._say(type(value).__name__, hash(value), None if is_long else value)
             return
         self._say(type(value).__name__, id(value))
         if id(value) in self._seen or self._left <= 0 or depth <= 0:
@@ -193,10 +194,6 @@ class _Slotted:
 
 
 _SLOT = type(_Slotted.__dict__["slot"])
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, (str, bytes)) and len(value) > 256
 
 
 def _content_of_cell(cell: Any) -> Any:

@@ -10,7 +10,7 @@ from hotloop.core.census import Census
 from hotloop.hardware.limits import memory_limit_bytes
 from hotloop.judge.accumulation import accumulated, fewer_that_fit
 from hotloop.optimizations.loader_workers import batches_ahead
-from hotloop.optimizations.optimization import BatchesAhead, Optimization, live_in
+from hotloop.optimizations.optimization import BatchesAhead, Optimization
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 
@@ -64,7 +64,6 @@ LARGER_MICROBATCH = Optimization(
     ),
     source_edit=_source_edit,
     trainer_arguments=lambda value, applied_to: next(iter(applied_to), None),
-    live_form=live_in(__name__),
     leaves=(
         "loops that are not transformers' Trainer (version 5 on), whose divisor of the loss cannot be changed from outside; "
         "arguments with DeepSpeed, `auto_find_batch_size`, `dataloader_drop_last` or `accelerator_config`; several processes"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in, only_on
+from hotloop.optimizations.optimization import Optimization, only_on
 
 
 def _observed(census: Census, value: Any) -> bool | None:
@@ -33,7 +33,6 @@ PINNED_COPIES = Optimization(
         "batch = batch.to(device, non_blocking=True)"
     ),
     leaves="a script that writes into a batch which it has copied; a CPU",
-    live_form=live_in(__name__),
     risks=(
         "A pinned buffer that is filled again while its copy is under way changes the data. Without "
         "workers the process that trains pins by itself, which can take longer than it saves. Pinned memory "

@@ -11,7 +11,7 @@ from typing import Any
 
 from hotloop.core.ceilings import PRECISION_DTYPES
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.optimization import Choice, Optimization, live_in
+from hotloop.optimizations.optimization import Choice, Optimization
 from hotloop.optimizations.source_edit import AroundCall, ScaledLoss, SetUp, SourceEdit
 
 
@@ -153,7 +153,6 @@ PRECISION = Optimization(
     trainer_arguments=lambda value, applied_to: f"{value}=True",
     leaves="a script that autocasts; a model no product of which ran in the shorter type; for fp16, a "
     "script in which gradients could be read while they are scaled: several optimizers, closures, gradient hooks",
-    live_form=live_in(__name__),
     expect=_expect,
     risks=(
         "fp16 overflows: its scaler leaves such an update out and halves the scale. Emulated dtypes are "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in, only_on
+from hotloop.optimizations.optimization import Optimization, only_on
 
 
 def _values(census: Census) -> tuple[Any, ...]:
@@ -38,6 +38,5 @@ SDPA_BACKEND = Optimization(
     ),
     needs="a call of scaled_dot_product_attention on CUDA",
     leaves="a script with an order of its own; a compiled model, where what it takes could not be seen; what cuDNN cannot do",
-    live_form=live_in(__name__),
     risks="Dropout inside attention draws other random numbers. Not every shape is faster.",
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.judge.data_wait import is_crowded
-from hotloop.optimizations.optimization import Optimization, live_in, only_on, seen_as
+from hotloop.optimizations.optimization import Optimization, only_on, seen_as
 from hotloop.optimizations.source_edit import SetUp, SourceEdit
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -53,6 +53,5 @@ THREADS = Optimization(
         "a script that calls `torch.set_num_threads` or sets `OMP_NUM_THREADS` or `MKL_NUM_THREADS` in code; a GPU; ranks "
         "without `LOCAL_WORLD_SIZE`"
     ),
-    live_form=live_in(__name__),
     risks="Workers of a loader need CPUs, too. Short operations get slower with many threads. Sums are taken in another order.",
 )

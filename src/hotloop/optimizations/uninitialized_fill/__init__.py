@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.optimizations.optimization import Optimization, leaving, live_in
+from hotloop.optimizations.optimization import Optimization, leaving
 from hotloop.optimizations.source_edit import SetUp
 
 FILLING = "fill_uninitialized_memory"
@@ -19,7 +19,6 @@ UNINITIALIZED_FILL = Optimization(
     source_edit=lambda value, facts: SetUp(
         (f"torch.utils.deterministic.{FILLING} = {bool(value)}",), (FILLING,)
     ),
-    live_form=live_in(__name__),
     leaves="a script that sets `fill_uninitialized_memory` itself, or asks for no deterministic algorithms",
     expect=leaving("fill_fraction", 0.0, 0.5),
     risks="A script that reads what it never wrote (`torch.empty`) no longer reads NaN there, but what was in that memory.",

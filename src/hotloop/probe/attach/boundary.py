@@ -138,7 +138,8 @@ class Boundary:
             self._has_modules = True
             if self.rule == "backward":
                 self._watch.restart("each pass backward was a step, until a module went forward")
-        if self.rule not in ("undecided", "forward") or _is_loss(module) or self._watch.is_child:
+        is_loss = isinstance(module, torch.nn.modules.loss._Loss)
+        if self.rule not in ("undecided", "forward") or is_loss or self._watch.is_child:
             return
         if self.rule == "undecided":
             self._forwards += 1
@@ -207,10 +208,6 @@ class Boundary:
         if NO_OPTIMIZER in self._watch.notes:
             self._watch.notes.remove(NO_OPTIMIZER)
         self._watch.restart(why)
-
-
-def _is_loss(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.modules.loss._Loss)
 
 
 def _running_steps() -> int:

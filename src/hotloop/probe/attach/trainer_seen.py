@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -16,7 +15,10 @@ _OFTEN = {"eval": "eval", "checkpoint": "save", "logging": "logging"}
 def trainer_seen(frame: FrameType | None) -> dict[str, Any]:
     """Fields of the census; none without a Trainer around this frame."""
     found: dict[str, Any] = {}
-    for holder in _holders(frame):
+    for each in outward(frame):
+        if not each.f_globals.get("__name__", "").startswith(TRAINERS):
+            continue
+        holder = variables_of(each).get("self")
         trainer = getattr(holder, "trainer", holder)
         for owner in (getattr(holder, "state", None), trainer, holder):
             steps = getattr(owner, "max_steps", None)
@@ -25,12 +27,6 @@ def trainer_seen(frame: FrameType | None) -> dict[str, Any]:
         if often := _transformers(holder) or _lightning(trainer):
             found.setdefault("how_often", often)
     return found
-
-
-def _holders(frame: FrameType | None) -> Iterator[Any]:
-    for each in outward(frame):
-        if each.f_globals.get("__name__", "").startswith(TRAINERS):
-            yield variables_of(each).get("self")
 
 
 def _transformers(trainer: Any) -> dict[str, str]:

@@ -240,15 +240,8 @@ class Writer:
         boundary = self._parts.boundary
         if multiprocessing.parent_process() is not None and not boundary.backwards_seen:
             return  # a loader's worker
-        replace_json(
-            self._watch.directory / f"idle-{os.getpid()}.json",
-            {
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-                "backwards": boundary.backwards_seen,
-                "optimizers": boundary.optimizers_made,
-            },
-        )
+        idle = self._watch.directory / f"idle-{os.getpid()}.json"
+        replace_json(idle, {"backwards": boundary.backwards_seen})
 
 
 def census_of(parts: Parts) -> Census:

@@ -142,9 +142,10 @@ def _restore(workdir: Path, spec: dict[str, Any]) -> None:
     """The working directory as it was before the command ran: in the layer, not in the directory."""
     for name in spec["made"]:
         _remove(workdir / name)
-    for name in spec["directories"]:
-        _remove_file(workdir / name)
-        (workdir / name).mkdir(parents=True, exist_ok=True)
+    for directory in (workdir / name for name in spec["directories"]):
+        if directory.is_symlink() or not directory.is_dir():
+            _remove(directory)
+        directory.mkdir(parents=True, exist_ok=True)
     for kept, name in spec["restored"]:
         _remove(workdir / name)
         shutil.copy2(kept, workdir / name)
@@ -157,11 +158,6 @@ def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
-        path.unlink(missing_ok=True)
-
-
-def _remove_file(path: Path) -> None:
-    if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
 
 

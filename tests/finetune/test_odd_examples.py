@@ -166,7 +166,7 @@ def line(text: Any, label: Any) -> str:
         ("a.json", "[1, 2]", "classification", r"damaged json: not a list of objects\n.*:1\n.*each line is an object"),
         ("a.json", '[{"text": "a"', "classification", r"damaged json: "),
         ("a.json", '{"data":\n []}', "classification", r"damaged json: "),
-        ("a.csv.gz", gzip.compress(b"text,label\na,x\n")[:-9], "classification", r"cannot read the examples: "),
+        ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], "classification", r"cannot read the examples: "),
         ("a.parquet", b"PAR1 and no more", "classification", r"cannot read the examples: "),
         ("a.csv", "text,label\na,x\n".encode("utf-16"), "classification", r"not UTF-8 text \(byte 0\)"),
     ],

@@ -407,7 +407,7 @@ print(json.dumps([run.diagnosis.breakdown == again.diagnosis.breakdown, str(run)
 
 
 def test_a_doctor_that_was_killed_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(60)")
+    (tmp_path / "train.py").write_text("import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(5)")
     done = ran('hotloop.doctor("python train.py", out="run")', tmp_path)
     assert done.returncode != 0
     assert "EnvironmentFailed: `hotloop doctor` was killed by SIGKILL" in done.stderr

@@ -149,9 +149,3 @@ def test_two_at_once_are_refused_at_the_start_of_the_second(tmp_path: Path) -> N
     assert "this LightningWatch watches another training" in seen[0]
     assert "hotloop.watch inside hotloop.watch" in seen[1]
     assert callback.seen.to_dict()["doctor"]["ended"] == "by_itself"
-
-
-def test_a_trainer_that_never_logs_is_watched(tmp_path: Path) -> None:
-    callback = LightningWatch(steps=None, show=False)
-    assert fit(tmp_path, callback, every=0).global_step == 40
-    assert callback.seen.to_dict()["doctor"]["ended"] == "by_itself"

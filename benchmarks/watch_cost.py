@@ -1,6 +1,6 @@
 """What `hotloop.watch` costs loops of 13 ms a step, on a GPU where there is one: the same loop with and without it, in turns, in one process.
 
-    python benchmarks/watch_cost.py [--pairs 6] [--steps 300] [--json FILE]
+    python benchmarks/watch_cost.py [--pairs 6] [--steps 300] [--loops host device] [--json FILE]
     git worktree add /tmp/before COMMIT; PYTHONPATH=/tmp/before/src python benchmarks/watch_cost.py    the same before a change
 
 Two loops, each of which copies a batch that is not pinned, calls 40 modules and reads its loss in each step: in `host` the host
@@ -140,12 +140,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--loops", nargs="+", choices=("host", "device"))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     print(f"{machine}, torch {torch.__version__}, {Path(hotloop.__file__).parent}", flush=True)
-    names = ["host", "device"] if device == "cuda" else ["host"]
+    names = args.loops or (["host", "device"] if device == "cuda" else ["host"])
     found = [measure(name, device, args.pairs, args.steps) for name in names]
     if args.json:
         stored = {"device": machine, "torch": torch.__version__, "loops": found}

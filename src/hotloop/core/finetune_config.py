@@ -99,7 +99,7 @@ class FinetuneTrain(TrainConfig):
     """No effect here: `model.path` is where the training starts from."""
     compile: bool | Literal["auto"] = "auto"
     """`true` compiles the layers, once for rows of any length. `auto` does not: on a CPU steps of encoders took longer, those of
-    decoders were not measured, and on a GPU it was not yet run."""
+    decoders and those on a GPU were not measured."""
     attention: Literal["sdpa"] = "sdpa"
     gelu: Literal["tanh"] = "tanh"
     """No effect here: the model's own is taken."""

@@ -36,7 +36,7 @@ def _check_installed(package: str, key: str, do: str) -> None:
 
 
 def quantization(config: LoraConfig, device: torch.device, precision: str) -> dict[str, Any]:
-    """Arguments for `from_pretrained`: the settings of the QLoRA paper, products in the precision of the run. Not yet run on a GPU."""
+    """Arguments for `from_pretrained`: the settings of the QLoRA paper, products in the precision of the run."""
     if config.quantize == "none":
         return {}
     import transformers

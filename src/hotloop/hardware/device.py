@@ -104,7 +104,7 @@ def fast_dtypes(device: torch.device) -> tuple[str, ...]:
 
 
 def gpu_uuid(device: torch.device) -> str | None:
-    """The name that NVML gives to this GPU; `None` for another device. Not yet run on a GPU."""
+    """The name that NVML gives to this GPU; `None` for another device."""
     if device.type != "cuda":
         return None
     uuid = str(torch.cuda.get_device_properties(device).uuid)

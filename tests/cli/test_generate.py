@@ -105,6 +105,7 @@ def test_what_makes_no_text_is_refused(
         assert shown.out == ""
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_text_is_shown_as_it_is_made_and_ctrl_c_keeps_it(trained: str, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     command = [sys.executable, "-m", "hotloop", "generate", trained, "--prompt", "the "]
@@ -133,6 +134,7 @@ def test_text_is_shown_as_it_is_made_and_ctrl_c_keeps_it(trained: str, tmp_path:
     )
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_it_ends_with_the_reader_of_its_text_unless_a_file_is_to_have_it(
     trained: str, tmp_path: Path
 ) -> None:

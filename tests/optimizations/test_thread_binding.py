@@ -32,6 +32,7 @@ assert masks[-1] == own
 """
 
 
+@pytest.mark.usefixtures("without_compiler")
 @pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one CPU"
 )

@@ -45,6 +45,7 @@ def run(inside: Path, script: str) -> tuple[int, list[str]]:
     return done.returncode, [json.loads(line)["path"] for line in lines]
 
 
+@pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize(
     ("script", "path"),
     [

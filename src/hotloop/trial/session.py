@@ -35,7 +35,7 @@ from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
-from hotloop.trial.forking import NO_SERVERS, ForkServer, ForkServers
+from hotloop.trial.forking import NO_SERVERS, READY_TIMEOUT_S, ForkServer, ForkServers
 from hotloop.trial.isolation import SESSION_MARK
 from hotloop.trial.measure import (
     MEASUREMENT_FILE,
@@ -373,7 +373,8 @@ class _Session:
         if all(map(is_finished, places)):
             return None
         environment = partial(server_environment, arms[0], cache=self.cache)
-        return self.servers.for_pair(arms, environment)
+        timeout_s = self.timeout_of(READY_TIMEOUT_S)
+        return self.servers.for_pair(arms, environment, timeout_s)
 
     def _trial(
         self,

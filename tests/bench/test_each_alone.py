@@ -16,6 +16,7 @@ from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.budget import BudgetTooSmall
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import Costs
+from hotloop.doctor.trial_runner import OutOfBudget
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult
@@ -83,7 +84,8 @@ class Runner:
         """A round takes half a second for each of its processes."""
         if (ratio := self.speeds[fix.name]) <= 0.0:
             self.left_s -= 10_000 * (ratio == HANGS)
-            raise CommandFailed("`x` failed", returncode=1, arm=fix.name)
+            failure = OutOfBudget if ratio == HANGS else CommandFailed
+            raise failure("`x` failed", returncode=1, arm=fix.name)
         while (num := self.made.get(fix.name, 0)) < pairs_now:
             beside = (each for each in others if self.made.get(each.name, 0) <= num)
             together = [fix, *(each for each in beside if self.speeds[each.name] > 0.0)]
@@ -112,9 +114,6 @@ class Runner:
 
     def pays_for(self, seconds: float) -> bool:
         return seconds <= self.left_s
-
-    def was_cut_off(self, error: CommandFailed) -> bool:
-        return self.left_s <= 0
 
     def report(self, **changes: Any) -> None:
         pass

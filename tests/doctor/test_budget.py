@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +23,14 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.budget import by_gain_per_second, needed_s
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison
-from hotloop.doctor.trial_costs import Costs, budget_of
+from hotloop.doctor.trial_costs import LATE_S, Costs, budget_of
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.looks import LOOKS
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.report.ledger import render_ledger
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
+from hotloop.trial.process import TIMED_OUT
 
 NUMBER = itertools.count()
 ANY = settings(
@@ -73,8 +75,14 @@ class Slower(Machine):
         starting = (self.factor - 1) * START_S
         self.now += starting
         if self.now - begun > plan.timeout_s:
+            self.now = begun + plan.timeout_s
+            self.places.pop()
+            del self.finished[place]
+            shutil.rmtree(place)
             raise CommandFailed(
-                f"`{arm.name}` ran past its {plan.timeout_s:.0f} s", returncode=None
+                f"`{arm.name}` ran past its {plan.timeout_s:.0f} s",
+                returncode=TIMED_OUT,
+                arm=arm.name,
             )
         self.finished[place] = replace(measured, process_s=(measured.process_s or 0.0) + starting)
         return self.finished[place]
@@ -166,6 +174,7 @@ def test_what_is_asked_for_is_enough_for_processes_that_take_up_to_twice_as_long
     gains=[1.3, 1.02, 0.9, 1.02],
     first=0.9845224681232134,
 )
+@example(times=[0.3, 4.644876603109221], gains=[0.9], first=0.3)
 @given(
     times=st.lists(st.floats(0.3, 6.0), min_size=1, max_size=30),
     gains=st.lists(st.sampled_from([0.9, 1.0, 1.02, 1.3]), min_size=1, max_size=4),
@@ -189,6 +198,8 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
         else:
             if ledger.continue_with is None:
                 break
+            assert machine.now - begun <= budget_s + LATE_S
+            assert not any(fix.status == "failed" for fix in ledger.fixes)
             asked = seconds_of(ledger.continue_with)
             assert len(machine.places) > made or asked > budget_s
             assert not any("pairs were measured" in fix.why for fix in ledger.fixes)

@@ -9,7 +9,7 @@ import pytest
 from loader_uses import SHUFFLES_IN_ITER, runner_of, trains
 
 from hotloop.core.judgement import Parity
-from hotloop.doctor.budget import _losses
+from hotloop.doctor.budget import num_losses
 from hotloop.doctor.compared_arms import OTHER_RNG, unfinished_runs
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
@@ -143,9 +143,9 @@ def test_other_augmentation_numbers_learn_the_same_and_a_mistake_is_found_beneat
 ) -> None:
     script = HEAD + loader + TRAINS
     runner = made(script)
-    assert _losses(runner, _workers()) == LOSS_RUNS + OTHER_RNG_RUNS + 2
+    assert num_losses(runner, _workers()) == LOSS_RUNS + OTHER_RNG_RUNS + 2
     parity = _compare_losses(runner)
-    assert _losses(runner, _workers()) == 0
+    assert num_losses(runner, _workers()) == 0
     assert (parity.result, parity.parity_class) == ("within_noise", "other_draws"), parity.reason
     assert (
         "the same samples in the same order, with other random numbers in augmentation"
@@ -263,7 +263,7 @@ def _padding(runner: TrialRunner) -> Parity:
     arm = runner.with_fixes("dynamic_padding", [fix])
     assert unfinished_runs(runner, arm, [fix]) == 1
     parity = LossComparisons(runner, [fix]).of("dynamic_padding", [fix]).parity
-    assert _losses(runner, fix) == unfinished_runs(runner, arm, [fix]) == 0
+    assert num_losses(runner, fix) == unfinished_runs(runner, arm, [fix]) == 0
     return parity
 
 

@@ -238,6 +238,17 @@ def test_what_is_imported_from_elsewhere_is_refused(
     assert "numpy" in str(servers.given_up)
 
 
+def test_where_no_time_is_left_for_imports_processes_are_fresh(
+    tmp_path: Path, place: Place, imports: Imports
+) -> None:
+    users = Place(tmp_path.resolve())
+    arm = users.write("train.py", SCRIPT)
+    servers = ForkServers(imports, users.doctors / "servers")
+    environment = partial(server_environment, arm, cache=tmp_path / "cache")
+    assert servers.for_pair([arm], environment, timeout_s=0.0) is None
+    assert servers.given_up == "it was not ready after 0 s"
+
+
 @pytest.mark.parametrize(
     ("command", "may"),
     [

@@ -55,6 +55,7 @@ class Runner:
     budget_s = None
     left_s = float("inf")
     must_confirm = False
+    unpaid_s = 0.0
 
     def __init__(self, speeds: dict[str, float], tmp_path: Path) -> None:
         self.speeds, self.directory = speeds, tmp_path
@@ -128,6 +129,7 @@ def tried(
         runner.costs_of[value.name] = result.pairs[0]
         return entry
 
+    monkeypatch.setattr("hotloop.tune.campaign.num_losses", lambda runner, value: 3.0)
     monkeypatch.setattr("hotloop.tune.campaign.with_costs", with_costs)
     monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
     runner = Runner({each.replace("_", "="): speed for each, speed in speeds.items()}, tmp_path)

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
-from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity
 from hotloop.core.ledger import Ledger
 from hotloop.doctor.compared_arms import unfinished_runs
@@ -23,20 +22,18 @@ from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_status import judged, longer
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import SLACK, budget_text
+from hotloop.doctor.trial_runner import OutOfBudget
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS, should_stop
 from hotloop.judge.worth import PAIRS
-from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.session import SessionResult
-from hotloop.tune.campaign import NO_TIME, OTHERWISE, ValueTrials
+from hotloop.tune.campaign import NO_TIME, OTHERWISE, STARTS, ValueTrials, start_s_of
 from hotloop.tune.options import AUTO
 from hotloop.tune.runner import OptionRunner
 
 TOGETHER = 5
 """Values of a round. More save little, and are farther from its process of the command as given."""
-STARTS = 0.5
-"""Share of the seconds that compiling takes in a process that finds what was compiled before it."""
 
 
 class EachAlone(ValueTrials):
@@ -101,7 +98,7 @@ class EachAlone(ValueTrials):
 
     def _expected_s(self, value: Fix, num_together: int, look: int) -> float:
         """Seconds for the losses of a value and pairs up to a look that are not made yet, where so many share a round."""
-        runner, start_s = self.runner, _start_s(value)
+        runner, start_s = self.runner, start_s_of(value)
         num_losses = self._num_losses(value)
         pairs_s = runner.needed_s(look, reserved=False, place=self._found(value))
         process_s = runner.costs.process_s(runner.plan_for([value]).num_steps)
@@ -147,9 +144,8 @@ class EachAlone(ValueTrials):
             return
         try:
             self._parities[value.name] = self._parity([value])
-        except CommandFailed as error:
-            if not runner.was_cut_off(error):
-                raise
+        except OutOfBudget:
+            return
 
     def _measure(self, value: Fix, others: Sequence[Fix], group: Sequence[Fix], up_to: int) -> None:
         runner, parity = self.runner, self._parities[value.name]
@@ -161,10 +157,8 @@ class EachAlone(ValueTrials):
         how = partial(runner.timed, others=others, group=group, pairs_now=up_to, reserved=False)
         try:
             result = how([], [value], parity)
-        except CommandFailed as error:
-            if runner.was_cut_off(error):
-                return
-            raise
+        except OutOfBudget:
+            return
         verdict = replace(result.verdict, parity=longer(parity, result))
         result = self._results[value.name] = replace(result, verdict=verdict)
         status, why = judged(result, value, is_live=False)
@@ -197,8 +191,3 @@ class EachAlone(ValueTrials):
             return self.tried[value.name].status != "failed"
         is_short = result.verdict.num_pairs < self._wanted[value.name]
         return is_short and self._goes_on(value, LOOKS[-1])
-
-
-def _start_s(value: Fix) -> float:
-    """Seconds that it is known to take before its first fast step."""
-    return max((CATALOGUE[each].start_s for each in value.value[0].known.techniques), default=0.0)

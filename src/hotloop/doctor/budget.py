@@ -43,23 +43,38 @@ def begin_within(runner: TrialRunner, fixes: Sequence[Fix], again: Callable[[str
     """
     full, first = runner.plan, fixes[0]
     runner.fit(lambda: needed_s(runner, first))
-    while MARGIN * needed_s(runner, first) > runner.left_s and runner.loss_steps > MIN_STEPS:
-        runner.loss_steps = max(runner.loss_steps // 2, MIN_STEPS)
-    needed = needed_s(runner, first)
-    budget = budget_text(MARGIN * needed)
+    needed = fit_losses(runner, lambda: needed_s(runner, first))
     least = 2 * runner.costs.process_s(runner.loss_steps)
     least += runner.costs.pair_s(runner.plan)
     runner.plan = full  # by how many steps it is cut shows when it is known what a process takes
     if least > runner.left_s:
-        raise BudgetTooSmall(
-            f"testing one fix here needs about {budget}, and the budget is {runner.budget_s:.0f} s",
-            do=f"go on with `{again(budget)}`: the command is not run again",
-        )
-    if SLACK * needed > runner.left_s:
+        raise too_small(runner, needed, again)
+    warn_of_little(runner, needed, "a fix")
+
+
+def fit_losses(runner: TrialRunner, needed_s: Callable[[], float]) -> float:
+    """Compares fewer losses where else what is needed, with a margin, does not fit into what is left; returns what is needed."""
+    while MARGIN * needed_s() > runner.left_s and runner.loss_steps > MIN_STEPS:
+        runner.loss_steps = max(runner.loss_steps // 2, MIN_STEPS)
+    return needed_s()
+
+
+def warn_of_little(runner: TrialRunner, needed_s: float, what: str) -> None:
+    """What this budget cannot prove is said before anything is measured."""
+    if SLACK * needed_s > runner.left_s:
         runner.warn(
-            f"{runner.left_s:.0f} s may not be enough to prove a fix, which takes about "
-            f"{budget_text(SLACK * needed)}: what is measured counts when the same command goes on"
+            f"{runner.left_s:.0f} s may not be enough to prove {what}, which takes about "
+            f"{budget_text(SLACK * needed_s)}: what is measured counts when the same command goes on"
         )
+
+
+def too_small(runner: TrialRunner, needed_s: float, again: Callable[[str], str]) -> BudgetTooSmall:
+    """The error that says which budget proves one fix."""
+    budget = budget_text(MARGIN * needed_s)
+    return BudgetTooSmall(
+        f"testing one fix here needs about {budget}, and the budget is {runner.budget_s:.0f} s",
+        do=f"go on with `{again(budget)}`: the command is not run again",
+    )
 
 
 def pays_for_all(runner: TrialRunner, fixes: Sequence[Fix]) -> bool:
@@ -107,7 +122,7 @@ def needed_s(
         if toggled is not None and at_once and fix.technique.source_edit is not None:
             checking, place = checking_s(runner, [fix], place), place_within(place)
         plan = toggled or plan
-    losses = 0.0 if comparison is not None else _losses(runner, fix)
+    losses = 0.0 if comparison is not None else num_losses(runner, fix)
     needed = partial(
         runner.needed_s,
         slower_start_s=comparison.slower_start_s
@@ -165,7 +180,7 @@ def _written(runner: TrialRunner, fix: Fix) -> float:
     return runs if longer is None else runs + _in_loss_runs(runner, [longer])
 
 
-def _losses(runner: TrialRunner, fix: Fix) -> float:
+def num_losses(runner: TrialRunner, fix: Fix) -> float:
     """Runs of `loss_steps` steps that its losses may still take, those included that a harmless fix does without."""
     steps, arm = runner.loss_steps_of([fix]), runner.with_fixes(fix.name, [fix])
     baseline, arm = compared_arms(runner, arm, [fix])

@@ -20,7 +20,7 @@ from hotloop.doctor.fix_status import longer, reason_without_effect, showed, sta
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.trial_reports import WritesOutside, why_wrong
-from hotloop.doctor.trial_runner import BASELINE, TrialRunner
+from hotloop.doctor.trial_runner import BASELINE, OutOfBudget, TrialRunner
 from hotloop.judge.looks import LARGE, LOOKS
 from hotloop.trial.arm import Arm
 from hotloop.trial.session import SessionResult
@@ -99,6 +99,8 @@ def confirmed(
                 return replace(result, fixes=tuple(fixes), dropped=dropped)
         except _NotConfirmed as error:
             return Confirmed(tuple(fixes), "rejected", str(error), dropped=dropped)
+        except OutOfBudget:
+            return Confirmed(tuple(fixes), "stopped", dropped=dropped)
         except (CommandFailed, WritesOutside) as error:
             why = f"the runs failed: {first_line(error)}"
             return Confirmed(tuple(fixes), "rejected", why, dropped=dropped, failed=error)
@@ -153,7 +155,7 @@ def _compare_losses(
     except WritesOutside as error:
         return f"writes outside of its directory: {error.path}"
     except CommandFailed as error:
-        if error.arm == BASELINE:
+        if error.arm == BASELINE or isinstance(error, OutOfBudget):
             raise
         last = (error.do or error.what).strip().splitlines()[-1]
         return f"fails: {last.strip()}"

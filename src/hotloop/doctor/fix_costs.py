@@ -38,23 +38,26 @@ def with_start_cost(
     entry: TriedFix,
     *,
     pairs: Sequence[Pair],
-    losses: tuple[Sequence[Measurement], Measurement],
+    losses: tuple[Sequence[Measurement], Measurement] | None,
     total_steps: int | None,
 ) -> TriedFix:
     """The entry with its seconds at start; a kept one is `does_not_pay` where the command ends before they pay.
 
-    pairs: timed with and without it, none where it went on and off within processes. losses: baseline runs and one with it. The first of
-    all to compile is that one, or the first that was timed.
+    pairs: timed with and without it, none where it went on and off within processes. losses: baseline runs and one with it, where
+    they were made. The first of all to compile is that one, or the first that was timed.
     total_steps: of the command, where that is known.
     """
     ratio = entry.verdict.ratio if entry.added is None and entry.verdict else None
     ratio = entry.added.ratio if entry.added is not None else ratio
     first = [compiling_s([baseline], candidate) for baseline, candidate in pairs[:1]]
-    start_s = max(_slower_start_s(pairs), compiling_s(*losses), *first)
+    if losses is not None:
+        first.append(compiling_s(*losses))
+    start_s = max([_slower_start_s(pairs), *first])
     entry = replace(entry, start_s=start_s)
-    if entry.status != "kept" or ratio is None or ratio <= 1:
+    baselines = [baseline for baseline, _ in pairs] or (losses[0] if losses is not None else [])
+    if entry.status != "kept" or ratio is None or ratio <= 1 or not baselines:
         return entry
-    step_s = fmean(_pace(run) for run in [baseline for baseline, _ in pairs] or losses[0])
+    step_s = fmean(map(_pace, baselines))
     pays_after = math.ceil(start_s / (step_s * (1 - 1 / ratio)))
     entry = replace(entry, pays_after_steps=pays_after)
     if total_steps is None or pays_after <= total_steps:

@@ -24,7 +24,7 @@ from hotloop.doctor.fix_status import showed, status_of
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_reports import WritesOutside
-from hotloop.doctor.trial_runner import TrialRunner
+from hotloop.doctor.trial_runner import OutOfBudget, TrialRunner
 from hotloop.judge.looks import LOOKS, divided_levels
 
 Tried = dict[str, TriedFix]
@@ -141,6 +141,8 @@ def _added(
             toggled=comparison.toggleable & {fix.name},
             alpha=levels,
         )
+    except OutOfBudget:
+        return replace(entry, status="stopped", why=f"{alone}; out of budget on top of {onto}")
     except (CommandFailed, WritesOutside) as error:
         return rejected(f"together with {onto} it failed: {first_line(error)}")
     verdict = result.verdict

@@ -10,7 +10,7 @@ from functools import partial
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Status
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.budget import asked_s, first_losses_s, needed_s, proves_at_once
+from hotloop.doctor.budget import asked_s, first_losses_s, needed_s, proves_at_once, too_small
 from hotloop.doctor.compared_arms import class_of
 from hotloop.doctor.confirmation import Confirmed, confirmed
 from hotloop.doctor.directory import store_options
@@ -33,7 +33,7 @@ from hotloop.doctor.fixes import LEAST_GAIN, Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_of, budget_text
 from hotloop.doctor.trial_reports import WritesOutside
-from hotloop.doctor.trial_runner import BASELINE, TrialRunner
+from hotloop.doctor.trial_runner import BASELINE, OutOfBudget, TrialRunner
 from hotloop.judge.looks import LOOKS, TOTAL_ERROR, divided_levels
 from hotloop.trial.session import SessionResult
 
@@ -74,7 +74,10 @@ class FixTrials:
         """Of those that were timed at least."""
         self.set_aside: list[Fix] = []
         """Not decided by their first look while others waited."""
-        self.comparisons = LossComparisons(runner, fixes[:1])
+        try:
+            self.comparisons = LossComparisons(runner, fixes[:1])
+        except OutOfBudget:
+            raise too_small(runner, needed_s(runner, fixes[0]), again) from None
 
     def all(self) -> Ledger:
         """Raises what `LossComparisons` raises of the unchanged command."""
@@ -333,7 +336,7 @@ class FixTrials:
         if isinstance(error, WritesOutside):
             why = f"it writes outside the working directory: {error.path}"
             return tried_fix(fix, "failed", why)
-        if self.runner.was_cut_off(error):
+        if isinstance(error, OutOfBudget):
             return self._unpaid(fix)
         if error.arm == BASELINE:
             why = f"not known: the unchanged command failed beside it: {error.what}"

@@ -40,7 +40,7 @@ from hotloop.doctor.trial_reports import (
     why_not_applied,
     why_wrong,
 )
-from hotloop.doctor.trial_runner import TrialRunner
+from hotloop.doctor.trial_runner import OutOfBudget, TrialRunner
 from hotloop.judge.calibrated_parity import (
     ComparedRun,
     does_not_move,
@@ -100,7 +100,7 @@ class LossComparisons:
         self._say(why_not_repeatable(first.records, first.records))
 
     def of(self, name: str, fixes: Sequence[Fix]) -> LossComparison:
-        """The parity of one run with these fixes. Raises `CommandFailed`, `WritesOutside`."""
+        """The parity of one run with these fixes. Raises `CommandFailed`, `OutOfBudget` among it, and `WritesOutside`."""
         names = frozenset(fix.name for fix in fixes)
         if names not in self._known:
             self._known[names] = self.of_arm(self._runner.with_fixes(name, fixes), fixes)
@@ -153,6 +153,8 @@ class LossComparisons:
             if not _rng_run(*self._run_baseline(first, steps)).rng.batches:
                 return not_checked("other_draws", NOT_SEEN)
             parity = self._judged(first, held, fixes, steps)
+        except OutOfBudget:
+            raise
         except CommandFailed as error:
             why = f"it could not be run with the random numbers of its batches held fixed: {error.what}"
             return Parity("not_checked", "other_draws", reason=why)
@@ -239,6 +241,8 @@ class LossComparisons:
             arm = rounded_otherwise(baseline, size, number)
             try:
                 self._noisy[key] = _compared(*self._runner.losses_of(arm, steps, number))
+            except OutOfBudget:
+                raise
             except CommandFailed as error:
                 self._noisy[key] = f"how it amplifies rounding is not known: {error.what}"
         return self._noisy[key]
@@ -271,6 +275,8 @@ class LossComparisons:
             return self._run(arm, steps, number)
         except WritesOutside as error:
             raise refused_outside(error.path) from None
+        except OutOfBudget:
+            raise
         except CommandFailed as error:
             lacks = what_trials_lack(self._runner.listing)
             if "EOFError" in (error.do or ""):

@@ -38,6 +38,8 @@ LOSS_STEPS = 60
 AFTER_EPOCH = 20
 PATIENCE_S, TIMES_EXPECTED = 60.0, 10
 """Every process may take so long, and so many times what is expected of it."""
+LATE_S = 5.0
+"""By which a process that was expected to fit into the budget may exceed it before it is ended."""
 LOOKS_LARGE = 2
 """Pairs that all show a large gain: it is about to be proven."""
 SLACK, MARGIN = 1.25, 2.0

@@ -29,6 +29,7 @@ from hotloop.doctor.training_loader import variables_for
 from hotloop.doctor.trial_costs import (
     AFTER_EPOCH,
     FASTER_S,
+    LATE_S,
     LEAST_COUNTED_S,
     LEAST_STEPS,
     LOSS_RUNS,
@@ -51,6 +52,10 @@ from hotloop.trial.toggling import block_steps_for, counted_in_blocks
 BASELINE = "baseline"
 INTERVALS = 4
 """Of a fix that does not act in every step, which are counted at least: what it leaves for later has to be in the time."""
+
+
+class OutOfBudget(CommandFailed):
+    """A process was not begun, or ended, because the budget is used up: nothing is known of what it would have shown."""
 
 
 @dataclass
@@ -195,6 +200,10 @@ class TrialRunner:
         """Whether the budget ended a process, not the patience of the plan: more time may see it end by itself."""
         return error.returncode == TIMED_OUT and self.left_s <= 0
 
+    def _out_of_budget(self, arm: str) -> OutOfBudget:
+        spent = f"{self.spent_s:.0f} s of {self.budget_s or 0:.0f} s used"
+        return OutOfBudget(f"out of budget: {spent}", returncode=TIMED_OUT, arm=arm)
+
     def extend(self, needed_s: float) -> bool:
         """Make the budget hold so much more, within the grace; whether it does."""
         more_s = max(needed_s - self.left_s, 0.0)
@@ -256,23 +265,31 @@ class TrialRunner:
     def losses_of(self, arm: Arm, steps: int, number: int = 1) -> tuple[Measurement, Path]:
         """A run of `arm` whose random numbers are those of every other such run, and where it lies.
 
-        Raises `CommandFailed`; the run's place is then found by `losses_place`.
+        Raises `CommandFailed`, and `OutOfBudget` where it does not fit into what is left; the run's place is then found
+        by `losses_place`.
         """
         arm = replace(arm, comparable=True)
         place = self.losses_place(arm, steps, number)
+        if not is_finished(place) and not self.pays_for(self.costs.process_s(steps)):
+            raise self._out_of_budget(arm.name)
         what = f"the losses of `{arm.name}`"
         more = max(steps / self.plan.num_steps, 1.0)
-        timeout_s = self._timeout_of(replace(self.plan, timeout_s=self.plan.timeout_s * more))
-        return self._run(arm, place, Plan(0, steps, timeout_s), what), place
+        timeout_s = self._timeout_of(self.plan.timeout_s * more)
+        try:
+            return self._run(arm, place, Plan(0, steps, timeout_s), what), place
+        except CommandFailed as error:
+            raise (self._out_of_budget(arm.name) if self.was_cut_off(error) else error) from None
 
     def first_losses(
         self, baseline: Arm, arm: Arm, fixes: Sequence[Fix]
-    ) -> tuple[list[Measurement], Measurement]:
-        """The runs of `baseline` for losses that were made, and that of `arm`."""
+    ) -> tuple[list[Measurement], Measurement] | None:
+        """The runs of `baseline` for losses that were made, and that of `arm`; `None` where either has none."""
         steps = self.loss_steps_of(fixes)
-        others = range(2, LOSS_RUNS + 1)
-        made = [n for n in others if is_finished(self.losses_place(baseline, steps, n))]
-        as_it_is = [self.losses_of(baseline, steps, number)[0] for number in (1, *made)]
+        numbers = range(1, LOSS_RUNS + 1)
+        made = [n for n in numbers if is_finished(self.losses_place(baseline, steps, n))]
+        if not made or not is_finished(self.losses_place(arm, steps)):
+            return None
+        as_it_is = [self.losses_of(baseline, steps, number)[0] for number in made]
         return as_it_is, self.losses_of(arm, steps)[0]
 
     def losses_place(self, arm: Arm, steps: int, number: int = 1) -> Path:
@@ -352,13 +369,17 @@ class TrialRunner:
                 cache=self.directory / TRIALS / "cache",
                 goes_on=time_left.for_more_pairs,
                 stop_now=time_left.is_up,
+                timeout_of=self._timeout_of,
+                was_cut_off=self.was_cut_off,
                 workdir=self.listing,
                 servers=self.servers,
                 progress=lambda what, done, total, note: self.report(process=what, note=note),
                 on_pair=lambda pair: self.report(pair=pair, process="", note=""),
             )
-        except CommandFailed:
+        except CommandFailed as error:
             refuse_writes(directory, baseline.name)  # then that is why it failed
+            if self.was_cut_off(error):
+                raise self._out_of_budget(candidate.name) from None
             raise
         refuse_writes(directory, baseline.name)
         if (
@@ -370,8 +391,7 @@ class TrialRunner:
     def planned_at(self, place: str, shown: TrialPlan) -> TrialPlan:
         """The plan of pairs that lie there."""
         # Another order for each comparison, the same one when it is continued.
-        seed, timeout_s = crc32(place.encode()), self._timeout_of(shown)
-        return replace(shown, looks=LOOKS, seed=seed, timeout_s=timeout_s)
+        return replace(shown, looks=LOOKS, seed=crc32(place.encode()))
 
     def ledger(
         self,
@@ -405,10 +425,9 @@ class TrialRunner:
         self.now = replace(self.now, **changes)
         self.show(self.now)
 
-    def _timeout_of(self, plan: TrialPlan) -> float:
-        """No process may take much more than what is left, however patient the plan is."""
-        expected = 2 * MARGIN * self.costs.process_s(plan.num_steps)
-        return min(plan.timeout_s, max(self.left_s, expected, 10.0))
+    def _timeout_of(self, timeout_s: float) -> float:
+        """No process may take more than what is left, however patient its plan is."""
+        return min(timeout_s, max(self.left_s + LATE_S, 0.0))
 
     def _run(self, arm: Arm, place: Path, plan: Plan, what: str) -> Measurement:
         is_new, begun = not is_finished(place), time.monotonic()

@@ -95,28 +95,36 @@ class ForkServers:
     _pairs_left: int = 0
 
     def for_pair(
-        self, arms: Sequence[Arm], environment: Callable[[Path], Mapping[str, str]]
+        self,
+        arms: Sequence[Arm],
+        environment: Callable[[Path], Mapping[str, str]],
+        timeout_s: float = READY_TIMEOUT_S,
     ) -> ForkServer | None:
-        """For the processes of a pair; `None` where they had better be fresh. environment: see `ready`."""
+        """For the processes of a pair; `None` where they had better be fresh. environment, timeout_s: see `ready`."""
         if not self._pairs_left:
             self.close()
-        server = self.ready(arms, environment)
+        server = self.ready(arms, environment, timeout_s)
         if server is not None:
             self._pairs_left -= 1
             self.num_served += 1
         return server
 
     def ready(
-        self, arms: Sequence[Arm], environment: Callable[[Path], Mapping[str, str]]
+        self,
+        arms: Sequence[Arm],
+        environment: Callable[[Path], Mapping[str, str]],
+        timeout_s: float = READY_TIMEOUT_S,
     ) -> ForkServer | None:
-        """The one that is there, or a new one. environment: that of a process with such a directory."""
+        """The one that is there, or a new one. environment: that of a process with such a directory. timeout_s: to be ready."""
         if self.imports is None or self.given_up is not None or not may_fork(arms):
             return None
         if self._current is None:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 place = Path(tempfile.mkdtemp(dir=self.directory))
-                self._current = ForkServer.started(arms[0], self.imports, environment(place), place)
+                self._current = ForkServer.started(
+                    *(arms[0], self.imports, environment(place), place, timeout_s)
+                )
                 self._pairs_left = PAIRS_OF_A_SERVER
                 self.own_s = self._current.warm_up_s / (2 * PAIRS_OF_A_SERVER)
             except (OSError, NotReady) as why:
@@ -165,6 +173,7 @@ class ForkServer:
         imports: Imports,
         environment: Mapping[str, str],
         directory: Path,
+        timeout_s: float = READY_TIMEOUT_S,
     ) -> ForkServer:
         """Raises `NotReady`, and `OSError` where it cannot be started."""
         env = {**environment, watchdog.TRIAL: _placeholder(environment)}
@@ -188,12 +197,12 @@ class ForkServer:
                 start_new_session=True,
             )
         server = cls(directory, 0.0, process, own)
-        own.settimeout(READY_TIMEOUT_S)
+        own.settimeout(max(timeout_s, 0.01))  # with 0 it would not wait at all
         try:
             said = server.answer()
         except OSError as error:
             server.close()
-            raise NotReady(f"it was not ready after {READY_TIMEOUT_S:g} s") from error
+            raise NotReady(f"it was not ready after {timeout_s:g} s") from error
         if not isinstance(said, dict) or "ready" not in said:
             server.close()
             raise NotReady(said["refused"] if isinstance(said, dict) else "it ended at its imports")

@@ -35,7 +35,7 @@ from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
-from hotloop.trial.forking import NO_SERVERS, ForkServer, ForkServers
+from hotloop.trial.forking import NO_SERVERS, READY_TIMEOUT_S, ForkServer, ForkServers
 from hotloop.trial.isolation import SESSION_MARK
 from hotloop.trial.measure import (
     MEASUREMENT_FILE,
@@ -110,6 +110,8 @@ def compare_arms(
     servers: ForkServers = NO_SERVERS,
     goes_on: Callable[[Verdict], bool] = lambda verdict: True,
     stop_now: Callable[[Verdict, int], bool] = lambda verdict, num_new: False,
+    timeout_of: Callable[[float], float] = lambda timeout_s: timeout_s,
+    was_cut_off: Callable[[CommandFailed], bool] = lambda error: False,
     progress: Progress = silent,
     on_pair: Callable[[PairProgress], None] = lambda pair: None,
 ) -> SessionResult:
@@ -121,7 +123,8 @@ def compare_arms(
     its own, which finds its pairs made.
     stop_now: asked before each pair to measure but the first, with what the pairs so far show and how many of them are of
     this call; `True` ends it there. What they show may be a reason to go on to the next look, never to end. goes_on: asked after it, at a planned look that
-    decided nothing; `False` ends it there.
+    decided nothing; `False` ends it there. timeout_of: asked before each process, by that of the plan. was_cut_off: whether that
+    ended a process, so that the pairs before it are all, where there are any.
     cache: of compiled code; `None` gives the session one of its own. workdir: what keeps the arms' own from
     being written to; `None` runs them in it. servers: processes are forked from them where the two arms allow it. on_pair: called before each pair.
     Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
@@ -150,6 +153,8 @@ def compare_arms(
             beside=beside,
             goes_on=goes_on,
             stop_now=stop_now,
+            timeout_of=timeout_of,
+            was_cut_off=was_cut_off,
             settling=0 if over == "all" else SETTLING,
         )
         judge = partial(
@@ -187,6 +192,8 @@ class _Session:
     pairs_now: int | None
     goes_on: Callable[[Verdict], bool]
     stop_now: Callable[[Verdict, int], bool]
+    timeout_of: Callable[[float], float]
+    was_cut_off: Callable[[CommandFailed], bool]
     beside: Beside | None = None
     settling: int = SETTLING
     off_halves: list[Pair] = field(default_factory=list)
@@ -218,14 +225,20 @@ class _Session:
         for number, drawn in enumerate(order, 1):
             swapped = _ran_first(self.directory, number, baseline, candidate, drawn=drawn)
             self.on_pair(PairProgress(number, self.plan.looks[-1], self.interim))
-            while True:
-                pair = self._pair(
-                    "pair", number, self.plan.looks[-1], baseline, candidate, swapped=swapped
-                )
-                verdict = judge([*pairs, pair], baseline_aa=(*aa_pairs, *self.off_halves))
-                num_new = number - finished
-                if num_new < 1 or not self._measures_again(number, pair, verdict, num_new):
-                    break
+            try:
+                while True:
+                    pair = self._pair(
+                        "pair", number, self.plan.looks[-1], baseline, candidate, swapped=swapped
+                    )
+                    verdict = judge([*pairs, pair], baseline_aa=(*aa_pairs, *self.off_halves))
+                    num_new = number - finished
+                    if num_new < 1 or not self._measures_again(number, pair, verdict, num_new):
+                        break
+            except CommandFailed as error:
+                if self.interim is None or not self.was_cut_off(error):
+                    raise
+                verdict = self.interim
+                break
             pairs.append(pair)
             self.interim = verdict
             is_look = number in self.plan.looks
@@ -270,7 +283,7 @@ class _Session:
             plan = Plan(
                 warmup_steps=self.plan.warmup_steps,
                 steps=self.plan.steps,
-                timeout_s=self.plan.timeout_s,
+                timeout_s=self.timeout_of(self.plan.timeout_s),
                 pair=number,
                 position=position,
             )
@@ -339,7 +352,8 @@ class _Session:
     def _toggled(self, number: int, up_to: int, baseline: Arm, candidate: Arm) -> Pair:
         """One process, and its two halves."""
         place = self.directory / f"pair-{number:02d}-a-{candidate.name}"
-        plan = Plan(self.plan.warmup_steps, self.plan.steps, self.plan.timeout_s, pair=number)
+        timeout_s = self.timeout_of(self.plan.timeout_s)
+        plan = Plan(self.plan.warmup_steps, self.plan.steps, timeout_s, pair=number)
         schedule = toggle_schedule(
             candidate.toggled,
             plan,
@@ -359,7 +373,8 @@ class _Session:
         if all(map(is_finished, places)):
             return None
         environment = partial(server_environment, arms[0], cache=self.cache)
-        return self.servers.for_pair(arms, environment)
+        timeout_s = self.timeout_of(READY_TIMEOUT_S)
+        return self.servers.for_pair(arms, environment, timeout_s)
 
     def _trial(
         self,
@@ -394,6 +409,8 @@ class _Session:
             try:
                 return run(server=server)
             except CommandFailed as error:  # perhaps only since it was forked
+                if self.was_cut_off(error):
+                    raise
                 self.servers.give_up(error.what)
         return run()
 

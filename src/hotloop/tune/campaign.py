@@ -23,16 +23,18 @@ from dataclasses import replace
 from hotloop.core.errors import CommandFailed, first_line
 from hotloop.core.judgement import Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.budget import BudgetTooSmall
+from hotloop.doctor.budget import BudgetTooSmall, num_losses, warn_of_little
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
 from hotloop.doctor.fix_status import judged, longer, showed, status_of, tried_fix, useless
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
-from hotloop.doctor.trial_costs import FIRST_PAIRS, LEAST_STEPS, MARGIN, budget_text
+from hotloop.doctor.trial_costs import FIRST_PAIRS, LEAST_STEPS, MARGIN, SLACK, budget_text
 from hotloop.doctor.trial_reports import WritesOutside
-from hotloop.doctor.trial_runner import BASELINE
+from hotloop.doctor.trial_runner import BASELINE, OutOfBudget
+from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS, divided_levels
+from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.session import SessionResult
 from hotloop.tune.runner import OptionRunner, arm_name
 
@@ -42,6 +44,8 @@ OTHER_SPEED = 1.5
 """Of the command as given: beyond it the machine is not what it was."""
 NEARLY = 1.02
 """Times slower than the best that a smaller batch may look."""
+STARTS = 0.5
+"""Share of the seconds that compiling takes in a process that finds what was compiled before it."""
 MOST_JUDGED = 2
 """Values of one option."""
 
@@ -104,6 +108,8 @@ class ValueTrials(ABC):
             trying(value)
         except WritesOutside as error:
             self._tell(value, "failed", f"it writes outside the working directory: {error.path}")
+        except OutOfBudget:
+            self._tell_open(value)
         except CommandFailed as error:
             if error.arm == BASELINE and not any(each.verdict for each in self.tried.values()):
                 raise
@@ -113,6 +119,10 @@ class ValueTrials(ABC):
             self._tell(value, "failed", f"{why}: {last}", do=error.do or "")
         tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
         self.runner.report(tried=tried, current=None, pair=None, process="")
+
+    def _tell_open(self, value: Fix) -> None:
+        """The budget ended before this was measured to its end."""
+        self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
 
     def _tell(
         self,
@@ -127,11 +137,27 @@ class ValueTrials(ABC):
         place = str(result.directory.relative_to(self.runner.directory)) if result else None
         self.tried[value.name] = replace(entry, value=text, directory=place)
 
-    def _pays(self, pairs: int, name: str) -> bool:
-        """Whether the budget holds these, of which some may be finished in the place of this name, and those that confirm what is kept."""
+    def _pays(self, pairs: int, name: str, losses: float = 0.0) -> bool:
+        """Whether the budget holds these, of which some may be finished in the place of this name, with so many runs for losses, and
+        those that confirm what is kept."""
         place = f"{name}-{'?' * 16}" if name else None
         reserved = self.runner.must_confirm
-        return self.runner.pays_for(self.runner.needed_s(pairs, reserved=reserved, place=place))
+        needed_s = self.runner.needed_s(pairs, losses=losses, reserved=reserved, place=place)
+        return self.runner.pays_for(needed_s)
+
+    def proof_s(self, value: Fix) -> float:
+        """Seconds of what proves a value that is faster: losses, pairs up to the first look, and fresh ones unless it is the only one."""
+        return self.runner.needed_s(
+            LOOKS[0],
+            losses=self._num_losses(value),
+            slower_start_s=STARTS * start_s_of(value),
+            reserved=self.rounds[0] != [value],
+            place=f"{self._place(value)}-{'?' * 16}",
+        )
+
+    def _num_losses(self, value: Fix) -> float:
+        """Runs for losses that it may still take."""
+        return 0.0 if _changes_training(value) else num_losses(self.runner, value)
 
 
 class Campaign(ValueTrials):
@@ -142,6 +168,8 @@ class Campaign(ValueTrials):
     ) -> None:
         super().__init__(runner, rounds, again)
         self.screened: dict[str, SessionResult] = {}
+        self._learnt: set[str] = set()
+        """Names of those whose losses were compared."""
         self._on_top: set[str] = set()
         """Names of those that were screened on top of others."""
         self._proof: SessionResult | None = None
@@ -153,6 +181,8 @@ class Campaign(ValueTrials):
 
     def all(self) -> Ledger:
         self._check_budget()
+        for first in self.values[:1]:
+            warn_of_little(self.runner, self.proof_s(first), f"`{first.name}`")
         for values in self.rounds:
             now = self._command(self.stack)
             asked = [each for each in values if each.value[0].changes(each.value[1], now)]
@@ -175,9 +205,12 @@ class Campaign(ValueTrials):
 
     def _screen(self, value: Fix) -> None:
         # What looks faster so far has to be proven, and confirmed, with what is left.
-        looks_faster = any(each.status == "undecided" for each in self.tried.values())
-        waiting = 2 * LOOKS[0] - FIRST_PAIRS if looks_faster else 0
-        if not self._pays(FIRST_PAIRS + waiting, self._place(value)):
+        faster = [v for v in self._ranked() if self.tried[v.name].status == "undecided"]
+        waiting = 2 * LOOKS[0] - FIRST_PAIRS if faster else 0
+        losses = self._num_losses(faster[0]) if faster else 0.0
+        # The first takes what is left: what is measured counts in a later call.
+        pairs = FIRST_PAIRS + waiting if self.tried else 1
+        if not self._pays(pairs, self._place(value), losses):
             pair_s = self.runner.needed_s(1, reserved=False)
             why = f"{NO_TIME} before its first pair, which takes about {pair_s:.0f} s"
             return self._tell(value, "not_tried", why)
@@ -229,14 +262,25 @@ class Campaign(ValueTrials):
     def _ratio(self, value: Fix) -> float:
         return self.screened[value.name].verdict.ratio or 0.0
 
+    def _tell_open(self, value: Fix) -> None:
+        if value.name in self.tried and self.tried[value.name].status == "what_if":
+            return  # measured as far as it has to be
+        if (screened := self.screened.get(value.name)) is None:
+            return super()._tell_open(value)
+        compared = value.name in self._learnt or _changes_training(value)
+        why = "" if compared else ", and whether it learns the same is not known yet"
+        self._tell(value, "stopped", f"{NO_TIME}: {showed(screened.verdict)}{why}", screened)
+
     def _judge(self, value: Fix) -> None:
         """On top of what is kept: what it learns, and pairs up to a look that decides."""
         runner, alone = self.runner, self.screened[value.name]
         # The first takes what is left: what is measured counts in a later call.
-        pairs = LOOKS[0] if self.stack else FIRST_PAIRS + 1
-        if not self._pays(pairs, self._place(value)):
-            return self._tell(value, "stopped", f"{NO_TIME}: {showed(alone.verdict)}", alone)
+        if self.stack and not self._pays(LOOKS[0], self._place(value), self._num_losses(value)):
+            return self._tell_open(value)
         parity = self._parity([value])
+        self._learnt.add(value.name)
+        if self.stack and not self._pays(1, self._place(value)):
+            return self._tell_open(value)
         alone = replace(alone, verdict=replace(alone.verdict, parity=parity))
         if parity is not OTHERWISE and (learns := LEARNS.get(parity.result)):
             return self._tell(value, "rejected", f"it {learns}: {parity.reason}", alone)
@@ -312,6 +356,8 @@ class Campaign(ValueTrials):
             try:
                 parity = self._parity(self.stack)
                 result = self.runner.timed([], self.stack, parity, of="together-", reserved=False)
+            except OutOfBudget:
+                pass
             except (CommandFailed, WritesOutside) as error:
                 status, why = "rejected", f"together it failed: {first_line(error)}"
         if result is not None:
@@ -335,8 +381,12 @@ class Campaign(ValueTrials):
         words = [f"{name}={shlex.quote(final.env[name])}" for name in sorted(variables)]
         fixes = [self.tried[value.name] for value in self.values if value.name in self.tried]
         unpaid = [each for each in fixes if NO_TIME in each.why]
+        # What looks faster first: with that the next call proves it.
+        faster = [each.name for each in unpaid if each.verdict and looks_faster(each.verdict)]
+        open_s = [self.proof_s(value) for value in self.values if value.name in faster]
         pairs = FIRST_PAIRS * sum(each.verdict is None for each in unpaid) + 2 * LOOKS[0]
-        more_s = MARGIN * pairs * runner.costs.pair_s(runner.plan)
+        more_s = MARGIN * (sum(open_s) or pairs * runner.costs.pair_s(runner.plan))
+        more_s = max(more_s, SLACK * runner.unpaid_s)
         return runner.ledger(
             fixes,
             [each.name for each in self.stack],
@@ -357,6 +407,11 @@ def other_speed(chosen: Verdict, fresh: Verdict) -> str:
         f"; the command as given was {times:.1f} times {word} by then: other programs on this machine began or ended, "
         "so tune beside the work that the training will have"
     )
+
+
+def start_s_of(value: Fix) -> float:
+    """Seconds that it is known to take before its first fast step."""
+    return max((CATALOGUE[each].start_s for each in value.value[0].known.techniques), default=0.0)
 
 
 def _changes_training(value: Fix) -> bool:

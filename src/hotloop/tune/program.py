@@ -12,6 +12,7 @@ from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
+from hotloop.doctor.budget import fit_losses
 from hotloop.doctor.directory import (
     begun_options,
     begun_run,
@@ -116,12 +117,14 @@ def tune(
         with alone_in(directory):
             for said in before_trials(directory, runner.listing):
                 runner.warn(said)
+            trials = campaign(runner, values, again)
             if "steps" not in begun:
                 pairs, losses = campaign.planned(sum(map(len, values)), len(options))
                 runner.fit(lambda: runner.needed_s(pairs, losses=losses, reserved=False) / 2)
+                fit_losses(runner, lambda: sum(map(trials.proof_s, trials.values[:1])))
                 store_options(directory, runner.plan, runner.loss_steps)
             runner.report(fixes=tuple(value.name for each in values for value in each))
-            ledger = campaign(runner, values, again).all()
+            ledger = trials.all()
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             "interrupted; every process has ended",

@@ -1,0 +1,153 @@
+"""What `hotloop tune` does with a budget, on a machine that is made up: its clock is handed in."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import simulated_trials
+from simulated_trials import process, storage_below
+
+from hotloop.core.child import ROUNDING_NOISE
+from hotloop.core.errors import CommandFailed
+from hotloop.core.judgement import Diagnosis, Steps
+from hotloop.core.ledger import Ledger
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.doctor import starting_point, trial_runner
+from hotloop.doctor.trial_costs import LATE_S, budget_of
+from hotloop.trial import session
+from hotloop.trial.arm import Arm
+from hotloop.trial.measure import MEASUREMENT_FILE, store_measurement
+from hotloop.trial.process import TIMED_OUT
+from hotloop.tune import program
+from hotloop.tune.options import options_of
+
+STEP_S, START_S, SEEN_STEPS = 0.9, 6.0, 34
+"""Examined for 30 s."""
+
+
+class Machine:
+    """Deals processes that take so many `times` what the examination lets expect, in turn; `--fast=1` steps 1.9 times as fast.
+
+    Its losses differ by rounding, as those of the command with rounding noise do, so that runs with such noise decide.
+    """
+
+    def __init__(self, times: Sequence[float] = (1.0,)) -> None:
+        self.now = 0.0
+        self.times = itertools.cycle(times)
+        self.random = random.Random(1)
+        self.finished: dict[Path, Measurement] = {}
+        self.begun: list[str] = []
+
+    def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
+        if place in self.finished:
+            return self.finished[place]
+        is_fast, is_noisy = "--fast=1" in arm.command, ROUNDING_NOISE in arm.env
+        step_s = self.random.gauss(1.0, 0.003) * (STEP_S / 1.9 if is_fast else STEP_S)
+        wrong = 1 + 1e-4 * is_fast + 2e-4 * is_noisy
+        measured = process(step_s, plan, arm.name, wrong)
+        takes_s = next(self.times) * (START_S + step_s * len(measured.records))
+        if takes_s > plan.timeout_s:
+            self.now += plan.timeout_s
+            raise CommandFailed(f"`{arm.name}` was ended", returncode=TIMED_OUT, arm=arm.name)
+        self.now += takes_s
+        self.begun.append(str(place))
+        place.mkdir(parents=True, exist_ok=True)
+        (place / MEASUREMENT_FILE).write_text("{}")
+        self.finished[place] = replace(measured, process_s=takes_s)
+        return self.finished[place]
+
+
+Tuning = Callable[..., Ledger]
+
+
+@pytest.fixture
+def tuning(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Tuning:
+    storage = storage_below(tmp_path_factory.getbasetemp())
+    monkeypatch.setattr(starting_point, "storage_for", lambda *directories: storage)
+    monkeypatch.setattr(simulated_trials, "START_S", START_S)
+    work, directory = tmp_path / "work", tmp_path / "run"
+    work.mkdir()
+    directory.mkdir()
+    seen = process(STEP_S, Plan(3, SEEN_STEPS - 3, 60.0), "script")
+    store_measurement(directory / MEASUREMENT_FILE, seen)
+
+    def run(
+        machine: Machine, budget_s: float, values: str = "1", said: list[str] | None = None
+    ) -> Ledger:
+        monkeypatch.setattr(session, "trial", machine)
+        monkeypatch.setattr(trial_runner, "trial", machine)
+        clock = SimpleNamespace(monotonic=lambda: machine.now)
+        monkeypatch.setattr(trial_runner, "time", clock)
+        command = (sys.executable, "train.py", "--fast=0")
+        options = options_of([f"--fast={values}"], ["fast=reduction_order"], [], command)
+        examined = SimpleNamespace(
+            directory=directory,
+            run=SimpleNamespace(command=command, workdir=str(work)),
+            diagnosis=Diagnosis("balanced", Steps(9, 1, 0.1)),
+        )
+        again = "hotloop tune --budget {}".format
+        warn = [].append if said is None else said.append
+        return program.tune(examined, [options], again, budget_s=budget_s, warn=warn)  # type: ignore[arg-type]
+
+    return run
+
+
+def seconds_of(command: str | None) -> float:
+    found = re.search(r"--budget (\w+)", command or "")
+    assert found is not None
+    return budget_of(found[1])
+
+
+@pytest.mark.parametrize("budget_s", [120.0, 180.0, 230.0, 300.0, 540.0])
+@pytest.mark.parametrize("times", [(1.0,), (1.3, 0.9), (1.0, 1.0, 1.0, 2.5), (2.0, 4.0, 1.0)])
+def test_no_process_outlasts_the_budget_and_none_that_it_ended_is_a_reason(
+    tuning: Tuning, budget_s: float, times: Sequence[float]
+) -> None:
+    machine = Machine(times)
+    (fix,) = tuning(machine, budget_s).fixes
+    assert machine.now <= budget_s + LATE_S
+    assert fix.status in ("kept", "stopped", "undecided", "not_tried")
+
+
+def test_what_is_twice_as_fast_is_proven_within_the_five_minutes_of_a_user(tuning: Tuning) -> None:
+    """70 s of them went into the examination."""
+    machine = Machine()
+    ledger = tuning(machine, 230.0)
+    assert ledger.kept == ("--fast=1",)
+    assert ledger.together is not None
+    assert ledger.together.parity.result == "within_noise"
+    assert ledger.continue_with is None
+
+
+def test_what_a_budget_leaves_open_is_told_before_and_after_and_the_command_proves_it(
+    tuning: Tuning,
+) -> None:
+    machine = Machine()
+    said: list[str] = []
+    ledger = tuning(machine, 120.0, said=said)
+    assert ledger.kept == ()
+    assert any("may not be enough to prove `--fast=1`" in text for text in said)
+    (fix,) = ledger.fixes
+    assert fix.status == "stopped"
+    told = r"2 pairs showed 1\.\d+x and 1\.\d+x, and whether it learns the same is not known yet"
+    assert re.search(told, fix.why)
+    assert any("/losses-" in place for place in machine.begun)  # what was left was used
+    begun = machine.now
+    budget_s = seconds_of(ledger.continue_with)
+    ledger = tuning(machine, budget_s)
+    assert ledger.kept == ("--fast=1",)
+    assert machine.now - begun <= budget_s
+    assert len(machine.begun) == len(set(machine.begun))
+    assert math.isclose(ledger.wall_s, machine.now - begun)

@@ -108,6 +108,25 @@ for step in range(30):
     assert not any(record.host.get("eval") for record in ended.counted)
 
 
+def test_what_a_script_does_between_two_passes_of_a_teacher_is_its_own(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+teacher, _ = build()
+teacher.eval()
+def augment(): time.sleep(0.02)
+for step in range(40):
+    with torch.no_grad():
+        teacher(torch.ones(4, 8))
+        augment()
+        teacher(torch.ones(4, 8))
+    train(model, optimizer, 1)
+""")
+    assert not any(record.host.get("eval") for record in ended.counted)
+    assert all(record.host["unattributed"] >= 0.02 for record in ended.counted)
+    lines = [line for line in ended.census.lines if line.function == "augment"]
+    assert {line.phase for line in lines} == {"unattributed"}
+
+
 def test_beside_a_teacher_an_evaluation_is_told_apart(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 class Slow(torch.nn.Linear):

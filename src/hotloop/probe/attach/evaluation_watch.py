@@ -42,6 +42,9 @@ class EvaluationWatch:
         self._outside = 0.0
         """Unattributed seconds of the running step when the last pass ended."""
         self._step = -1
+        self._between = 0.0
+        """Seconds of the running step between its passes, in none."""
+        self._first_span = 0
         self.passes = 0
         """Passes of the evaluation that is open: `over` has something to do only where there are some."""
         self.follows_batch = False
@@ -97,8 +100,13 @@ class EvaluationWatch:
         if not self.passes:
             self._began = clock.last
             self._place = self._watch.tried(lambda: self._watch.sites.place(caller()))
-        elif self._step == self._watch.step:
-            clock.move(clock.so_far("unattributed") - self._outside, "unattributed", "eval")
+            self._first_span = self._watch.span + 1
+        if not self.passes or self._step != self._watch.step:
+            self._between = 0.0
+        else:
+            between = clock.so_far("unattributed") - self._outside
+            clock.move(between, "unattributed", "eval")
+            self._between += between
         self.passes += 1
         self._watch.evaluates = True
 
@@ -115,7 +123,6 @@ class EvaluationWatch:
             return
         watch = self._watch
         watch.evaluates = False
-        watch.outside.append(watch.span)
         seconds = self._ended - self._began
         evaluates = self.follows_batch or self._of_trained
         what = WITH_GRADIENTS if self._graded else "without gradients"
@@ -125,9 +132,13 @@ class EvaluationWatch:
         if not recent or recent[-1] != now:
             recent.append(now)
         is_part = sum(1 for step in recent if step > now - 8) > USUAL
-        if is_part and not evaluates:
-            watch.clock.move(seconds + 1e-6, "eval", "forward")  # no rest of rounding stays
+        if is_part and not evaluates:  # what the script does between such passes is its own
+            watch.outside.extend(range(self._first_span, watch.span + 1))
+            watch.clock.move(self._between, "eval", "unattributed")
+            rest = seconds - self._between + 1e-6  # none of rounding stays
+            watch.clock.move(rest, "eval", "forward")
             return
+        watch.outside.append(watch.span)
         watch.calls.add("evaluations", what, self._place, seconds)
         if not is_part:
             watch.tag("eval")

@@ -419,19 +419,24 @@ print("0")
     assert [each.samples for each in records(tmp_path)] == expected
 
 
+@pytest.mark.parametrize(
+    "backward",
+    ["scaler.scale(loss).backward()", "for each in halves(loss): each.backward(retain_graph=True)"],
+)
 def test_a_loss_that_a_gradient_scaler_multiplies_is_the_scripts_own(
-    clocked: Any, tmp_path: Path
+    backward: str, clocked: Any, tmp_path: Path
 ) -> None:
-    losses = clocked("""
+    losses = clocked(f"""
 from hotloop.probe import step_clock
 clock = step_clock.install(here)
 model, optimizer = build()
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
 losses = []
+def halves(loss): return [scaler.scale(loss / 2) for _ in range(2)]
 for _ in range(8):
     optimizer.zero_grad()
     loss = loss_of(model)
-    scaler.scale(loss).backward()
+    {backward}
     scaler.step(optimizer)
     scaler.update()
     losses.append(loss.item())

@@ -127,6 +127,26 @@ for step in range(40):
     assert {line.phase for line in lines} == {"unattributed"}
 
 
+def test_module_that_trains_inside_another_evaluates_in_every_step(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+class Wrapper(torch.nn.Module):
+    def __init__(self, module): super().__init__(); self.module = module
+    def forward(self, x): return self.module(x)
+model, optimizer = build()
+wrapper, valid = Wrapper(model), torch.ones(4, 8)
+for step in range(30):
+    train(wrapper, optimizer, 1)
+    model.eval()
+    with torch.no_grad():
+        for _ in range(3): model(valid); time.sleep(0.004)
+    model.train()
+train(wrapper, optimizer, 1)
+""")
+    assert all(record.host["eval"] > 2 * 0.004 for record in ended.counted)
+    (use,) = ended.census.evaluations
+    assert use.num == len(ended.counted)
+
+
 def test_beside_a_teacher_an_evaluation_is_told_apart(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 class Slow(torch.nn.Linear):

@@ -108,6 +108,19 @@ for step in range(30):
     assert not any(record.host.get("eval") for record in ended.counted)
 
 
+def test_frozen_module_that_gradients_pass_through_does_not_evaluate(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+perceives = torch.nn.Linear(1, 4).eval().requires_grad_(False)
+for step in range(30):
+    with torch.no_grad(): wanted = perceives(torch.ones(4, 1))
+    loss = (perceives(model(torch.ones(4, 8))) - wanted).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""")
+    assert not any(record.host.get("eval") for record in ended.counted)
+    assert ended.census.evaluations == ()
+
+
 def test_what_a_script_does_between_two_passes_of_a_teacher_is_its_own(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 model, optimizer = build()

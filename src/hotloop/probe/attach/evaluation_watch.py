@@ -52,9 +52,9 @@ class EvaluationWatch:
         self.in_eval_mode = False
         """A module in evaluation mode went forward with gradients since the last batch or pass backward."""
         self.saw_eval: Callable[[], None] = lambda: None
-        self._trained: set[int] = set()
-        """Ids of modules that went forward with gradients, in others, too (what is compiled, or spread over processes, may evaluate
-        without what is around it); a teacher does not."""
+        self._learning: dict[int, bool] = {}
+        """By the id of each module that went forward with gradients, in others, too (what is compiled, or spread over processes, may
+        evaluate without what is around it): whether it has weights that learn. A teacher's do not."""
         self._of_trained = False
         """One of them made a pass of the evaluation that is open."""
         self._graded = False
@@ -74,7 +74,7 @@ class EvaluationWatch:
             return "forward"
         if module.training and not watch.evaluates:
             return "forward"
-        self._of_trained = self._of_trained or id(module) in self._trained
+        self._of_trained = self._of_trained or self._learning.get(id(module), False)
         if not self._graded and torch.is_grad_enabled():
             # A loss may have gradients on beside a model that has not.
             self._graded = bool(watch.tried(_learns, module))
@@ -82,9 +82,8 @@ class EvaluationWatch:
 
     def trains(self, module: torch.nn.Module) -> None:
         """It has gone forward with gradients."""
-        if id(module) not in self._trained:
-            self._trained.add(id(module))
-            self._trained.update(id(each) for each in module.modules() if _learns(each))
+        if id(module) not in self._learning:
+            self._learning.update((id(each), _learns(each)) for each in module.modules())
 
     def _plays(self) -> bool:
         """Whether the model is called by an agent; once for each way in which it is called."""

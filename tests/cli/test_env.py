@@ -37,9 +37,9 @@ def ceilings(environment: Environment, num_threads: int) -> Ceilings:
         num_threads=num_threads,
         torch=environment.torch or "",
         matmul=(
-            MatmulCeiling("bfloat16", 8e11, (2048, 384, 1536), 7.9e11, 9, True, 1.7e9),
-            MatmulCeiling("float32", 2e11, (512, 512, 512), 1.9e11, 9, True, 1.7e9),
-            MatmulCeiling("float16", 2e10, (512, 512, 512), 1.9e10, 9, False, 1.7e9),
+            MatmulCeiling("bfloat16", 8e11, (2048, 384, 1536), 7.9e11, True, 1.7e9),
+            MatmulCeiling("float32", 2e11, (512, 512, 512), 1.9e11, True, 1.7e9),
+            MatmulCeiling("float16", 2e10, (512, 512, 512), 1.9e10, False, 1.7e9),
         ),
     )
 

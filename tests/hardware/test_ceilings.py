@@ -18,7 +18,7 @@ from hotloop.hardware.environment import (
     stored_ceilings,
 )
 
-PRODUCT = MatmulCeiling("float32", 100e9, (8, 8, 8), 90e9, 5, True, 1000.0)
+PRODUCT = MatmulCeiling("float32", 100e9, (8, 8, 8), 90e9, True, 1000.0)
 KNOWN = Ceilings("CPU", "CPU", 2.0, 2, "2.13", matmul=(PRODUCT,))
 
 

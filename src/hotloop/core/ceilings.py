@@ -22,8 +22,6 @@ class MatmulCeiling:
     """m, k and n of that product: (m x k) times (k x n)."""
     median_flops_per_s: float
     """The median over the repetitions of that shape; far below the highest on a machine that does other work."""
-    num_runs: int
-    """Timed products over all shapes."""
     native: bool
     """False where the hardware has no instruction for it and torch emulates it."""
     measured_at: float
@@ -45,10 +43,6 @@ class Ceilings:
     """Fastest first."""
     not_measured: dict[str, str] = field(default_factory=dict)
     """Name of a dtype to why its ceiling is not known."""
-    method: str = "best of repetitions of single operations, interleaved over shapes and dtypes"
-    took_s: float | None = None
-    load_average: float | None = None
-    """One-minute load average when it began."""
     schema: str = CEILINGS_SCHEMA
 
     def of(self, dtype: str) -> MatmulCeiling | None:

@@ -6,7 +6,6 @@ repetitions, spread over the whole measurement: a neighbour's burst cannot cover
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -62,8 +61,6 @@ def measure_ceilings(
     torch's number of threads is set for the measurement and put back. What cannot be measured is
     named in `not_measured` with the reason.
     """
-    began = time.perf_counter()
-    load = os.getloadavg()[0]
     missing: dict[str, str] = {}
     threads_before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -81,8 +78,6 @@ def measure_ceilings(
         torch=environment.torch or "",
         matmul=matmul,
         not_measured=missing,
-        took_s=time.perf_counter() - began,
-        load_average=load,
     )
 
 
@@ -156,7 +151,6 @@ def _ceiling(products: list[_Product], native: tuple[str, ...]) -> MatmulCeiling
         flops_per_s=best.best_flops_per_s,
         shape=best.shape,
         median_flops_per_s=best.flops / statistics.median(best.runs),
-        num_runs=sum(len(each.runs) for each in products),
         native=best.dtype in native,
         measured_at=time.time(),
     )

@@ -58,9 +58,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         out = args.out or Path(scratch)
         threads = torch.get_num_threads()
-        found = measure_ceilings(
-            read_environment(), device, Path(scratch), num_threads=threads, matmul_s=2, disk_s=0.1
-        )
+        found = measure_ceilings(read_environment(), device, num_threads=threads, matmul_s=2)
         peak = max(each.flops_per_s for each in found.matmul)
         print(f"{found.device}: {peak / 1e12:.0f} TFLOP/s at best in {found.matmul[0].dtype}")
         plan = TrialPlan(warmup_steps=WARMUP, steps=args.steps, timeout_s=args.timeout, looks=(2,))

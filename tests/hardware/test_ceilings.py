@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
+from hotloop.core.ceilings import Ceilings, MatmulCeiling
 from hotloop.hardware import ceilings as hardware
-from hotloop.hardware.ceilings import measure_ceilings, measure_disk_write
+from hotloop.hardware.ceilings import measure_ceilings
 from hotloop.hardware.device import read_environment
 from hotloop.hardware.environment import (
     ceilings_path,
@@ -19,30 +18,23 @@ from hotloop.hardware.environment import (
     stored_ceilings,
 )
 
-PRODUCT = MatmulCeiling("float32", 100e9, (8, 8, 8), 90e9, 5, True, 1000.0)
-KNOWN = Ceilings(
-    "CPU", "CPU", 2.0, 2, "2.13", matmul=(PRODUCT,), disk_write=Rate(1e9, 1e9, 8, 2, 1.0, "/a")
-)
+PRODUCT = MatmulCeiling("float32", 100e9, (8, 8, 8), 90e9, True, 1000.0)
+KNOWN = Ceilings("CPU", "CPU", 2.0, 2, "2.13", matmul=(PRODUCT,))
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_every_ceiling_is_a_number_with_its_shape_or_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hardware, "CPU_SHAPES", ((16, 16, 16), (32, 16, 32)))
-    monkeypatch.setattr(hardware, "COPY_BYTES", 1 << 16)
-    monkeypatch.setattr(hardware, "DISK_BLOCK_BYTES", 1 << 20)
     before = torch.get_num_threads()
     found = measure_ceilings(
         read_environment("cpu"),
         torch.device("cpu"),
-        tmp_path,
         num_threads=2,
         matmul_s=0.01,
-        copy_s=0.0,
-        disk_s=0.0,
     )
     assert torch.get_num_threads() == before
     known = {each.dtype for each in found.matmul} | set(found.not_measured)
@@ -53,11 +45,6 @@ def test_every_ceiling_is_a_number_with_its_shape_or_a_reason(
     assert fp32.native
     assert fp32.flops_per_s >= fp32.median_flops_per_s > 0
     assert fp32.shape in hardware.CPU_SHAPES
-    assert found.memory_copy is not None
-    assert found.disk_write is not None
-    assert found.memory_copy.block_bytes == 2 * (1 << 16)
-    assert found.disk_write.place == str(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_dtype_without_hardware_is_measured_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,16 +112,3 @@ def test_busy_moment_does_not_lower_a_ceiling_and_a_free_one_raises_it() -> None
     assert raised.flops_per_s == 150e9
     missing = replace(KNOWN, matmul=(), not_measured={"float32": "no memory"})
     assert higher(KNOWN, missing).not_measured == {}
-
-
-def test_disk_of_another_directory_replaces_a_faster_one() -> None:
-    other = Rate(1e6, 1e6, 8, 2, 2.0, "/b")
-    assert higher(KNOWN, replace(KNOWN, disk_write=other)).disk_write == other
-    same = replace(other, place="/a")
-    assert higher(KNOWN, replace(KNOWN, disk_write=same)).disk_write == KNOWN.disk_write
-
-
-def test_directory_that_cannot_be_written_has_no_rate_and_a_reason(tmp_path: Path) -> None:
-    rate, why = measure_disk_write(tmp_path / "absent", 0.0)
-    assert rate is None
-    assert why

@@ -24,8 +24,8 @@ CEILINGS = Ceilings(
     2,
     "2.13",
     matmul=(
-        MatmulCeiling("bfloat16", 1e6, (2048, 384, 1536), 9e5, 9, True, 1.0),
-        MatmulCeiling("float32", 5e5, (512, 512, 512), 4e5, 9, True, 1.0),
+        MatmulCeiling("bfloat16", 1e6, (2048, 384, 1536), 9e5, True, 1.0),
+        MatmulCeiling("float32", 5e5, (512, 512, 512), 4e5, True, 1.0),
     ),
     not_measured={"float16": "not implemented for 'Half'"},
 )
@@ -84,6 +84,6 @@ def test_first_step_alone_is_no_steady_state() -> None:
 
 
 def test_emulated_dtype_is_named_as_such() -> None:
-    slow = MatmulCeiling("bfloat16", 1e6, (8, 8, 8), 1e6, 2, False, 1.0)
+    slow = MatmulCeiling("bfloat16", 1e6, (8, 8, 8), 1e6, False, 1.0)
     ceilings = Ceilings("CPU", "CPU", 2.0, 2, "2.13", matmul=(slow,))
     assert (utilize(STEPS, FLOPS, CENSUS, ceilings).peak or "").startswith("emulated bfloat16")

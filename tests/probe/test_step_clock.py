@@ -390,19 +390,53 @@ print("0")
     assert [each.samples for each in records(tmp_path)] == [5, 5, 5, 5]
 
 
-def test_a_loss_that_a_gradient_scaler_multiplies_is_the_scripts_own(
-    clocked: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ("(batch for _ in range(2) for batch in iter(loader))", [20, 20, 10]),
+        ("(batch for _ in range(2) for batch, _ in zip(loader, shorter))", [24, 24]),
+    ],
+)
+def test_samples_of_a_step_are_all_that_was_fetched_for_it_before_an_epoch_ended(
+    batches: str, expected: list[int], clocked: Any, tmp_path: Path
 ) -> None:
-    losses = clocked("""
+    clocked(f"""
+from itertools import islice
+from torch.utils.data import DataLoader
+from hotloop.probe import step_clock
+clock = step_clock.install(here)
+clock.queue.count_samples()
+model, optimizer = build()
+loader, shorter = DataLoader(torch.randn(25, 8), batch_size=5), DataLoader(range(4))
+batches = {batches}
+while group := list(islice(batches, 4)):
+    for x in group:
+        model(x).square().mean().backward()
+    optimizer.step()
+clock.finish()
+print("0")
+""")
+    assert [each.samples for each in records(tmp_path)] == expected
+
+
+@pytest.mark.parametrize(
+    "backward",
+    ["scaler.scale(loss).backward()", "for each in halves(loss): each.backward(retain_graph=True)"],
+)
+def test_a_loss_that_a_gradient_scaler_multiplies_is_the_scripts_own(
+    backward: str, clocked: Any, tmp_path: Path
+) -> None:
+    losses = clocked(f"""
 from hotloop.probe import step_clock
 clock = step_clock.install(here)
 model, optimizer = build()
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
 losses = []
+def halves(loss): return [scaler.scale(loss / 2) for _ in range(2)]
 for _ in range(8):
     optimizer.zero_grad()
     loss = loss_of(model)
-    scaler.scale(loss).backward()
+    {backward}
     scaler.step(optimizer)
     scaler.update()
     losses.append(loss.item())

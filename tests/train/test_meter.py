@@ -123,7 +123,7 @@ def test_mfu_is_shown_where_the_ceiling_was_measured_and_only_there(
     assert not any("MFU" in note for note in without)
 
     environment = read_environment("cpu")
-    peak = MatmulCeiling("float32", 1e12, (64, 64, 64), 1e12, 3, native=True, measured_at=1.0)
+    peak = MatmulCeiling("float32", 1e12, (64, 64, 64), 1e12, native=True, measured_at=1.0)
     ceilings = Ceilings(
         environment.device, environment.cpu_model, environment.cpu_quota, 1, environment.torch or "",
         matmul=(peak,),

@@ -101,7 +101,7 @@ class Watched(Run):
         self._finders = [*sys.meta_path]
         self._machine = read_host()
         self._run = CommandRun(
-            command=_command(),
+            command=("a notebook",) if _kernel() is not None else tuple(sys.orig_argv),
             workdir=str(Path.cwd()),
             started_at=time.time(),
             hotloop=__version__,
@@ -264,7 +264,3 @@ def _kernel() -> Any:
 def _is_typed() -> bool:
     """Whether what runs is typed into a shell or a notebook."""
     return hasattr(sys, "ps1") or _shell() is not None
-
-
-def _command() -> tuple[str, ...]:
-    return ("a notebook",) if _kernel() is not None else tuple(sys.orig_argv)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -30,26 +29,19 @@ NO_TORCH = f"torch is not installed beside hotloop ({pip_install('train')})"
     help="Measure the ceilings now, or never [default: when they are not known].",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="[default: what the quota can run].")
-@click.option(
-    "--directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where writing is measured [default: here].",
-)
 @json_option("Write it as JSON; `-` for stdout.")
-def env(
-    measure: bool | None, threads: int | None, directory: Path | None, json_file: str | None
-) -> None:
+def env(measure: bool | None, threads: int | None, json_file: str | None) -> None:
     """Show the device, what this process may use of it, its versions and its ceilings.
 
     The first are the keys by which two measurements are held against each other. The ceilings are
-    measured: matrix products, copying memory, writing to the disk; a few seconds, kept per machine.
-    They are what a run's MFU is a share of.
+    measured: matrix products, which take a few seconds, kept per machine. They are what a run's MFU
+    is a share of.
     """
     device, environment, native, why_no_compile = _seen()
     num_threads = threads or default_threads()
     if device is None and measure is None:
         measure = False
-    ceilings = _ceilings(environment, device or "cpu", measure, num_threads, directory)
+    ceilings = _ceilings(environment, device or "cpu", measure, num_threads)
     if json_file is not None:
         found = {
             "schema": "hotloop.env/1",
@@ -126,41 +118,19 @@ def _cache_rows(cache: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _ceilings(
-    environment: Environment,
-    device: str,
-    measure: bool | None,
-    num_threads: int,
-    directory: Path | None,
+    environment: Environment, device: str, measure: bool | None, num_threads: int
 ) -> Ceilings | None:
     """What is known of this machine; measured first when asked for, or when nothing is known."""
-    from dataclasses import replace
-
     known = stored_ceilings(environment, num_threads)
-    if measure is False:
+    if measure is False or (known is not None and not measure):
         return known
     import torch
 
-    from hotloop.hardware.ceilings import measure_ceilings, measure_disk_write
+    from hotloop.hardware.ceilings import measure_ceilings
 
-    if known is None or measure:
-        with progress_bar() as progress:
-            found = measure_ceilings(
-                environment,
-                torch.device(device),
-                directory or Path.cwd(),
-                num_threads=num_threads,
-                progress=progress,
-            )
-    elif directory is not None and (
-        known.disk_write is None or known.disk_write.place != str(directory.resolve())
-    ):
-        rate, why = measure_disk_write(directory)
-        reasons = {k: v for k, v in known.not_measured.items() if k != "disk_write"}
-        if why is not None:
-            reasons["disk_write"] = why
-        found = replace(known, disk_write=rate, not_measured=reasons)
-    else:
-        return known
+    with progress_bar() as progress:
+        where = torch.device(device)
+        found = measure_ceilings(environment, where, num_threads=num_threads, progress=progress)
     try:
         return store_ceilings(environment, found)
     except EnvironmentFailed as error:

@@ -22,27 +22,10 @@ class MatmulCeiling:
     """m, k and n of that product: (m x k) times (k x n)."""
     median_flops_per_s: float
     """The median over the repetitions of that shape; far below the highest on a machine that does other work."""
-    num_runs: int
-    """Timed products over all shapes."""
     native: bool
     """False where the hardware has no instruction for it and torch emulates it."""
     measured_at: float
     """Seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """The highest rate at which bytes were moved."""
-
-    bytes_per_s: float
-    median_bytes_per_s: float
-    block_bytes: int
-    """Bytes of one timed block."""
-    num_runs: int
-    measured_at: float
-    """Seconds since the epoch."""
-    place: str | None = None
-    """The directory written to; `None` for memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +41,8 @@ class Ceilings:
     torch: str
     matmul: tuple[MatmulCeiling, ...] = ()
     """Fastest first."""
-    memory_copy: Rate | None = None
-    """Copying a buffer far larger than the caches, bytes read and bytes written counted; on a GPU its
-    own memory."""
-    disk_write: Rate | None = None
-    """Writing a new file and making it durable (fsync)."""
     not_measured: dict[str, str] = field(default_factory=dict)
-    """Name of a ceiling (a dtype, `memory_copy`, `disk_write`) to why it is not known."""
-    method: str = "best of repetitions of single operations, interleaved over shapes and dtypes"
-    took_s: float | None = None
-    load_average: float | None = None
-    """One-minute load average when it began."""
+    """Name of a dtype to why its ceiling is not known."""
     schema: str = CEILINGS_SCHEMA
 
     def of(self, dtype: str) -> MatmulCeiling | None:

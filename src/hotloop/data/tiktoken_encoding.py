@@ -49,7 +49,7 @@ class Tiktoken(Tokenizers):
             self.name, pattern = str(kept["name"]), str(kept["pattern"])
             others = {*special, *kept["unused"]}
             ranks = {
-                _bytes_of(name): int(number)
+                bytes(map(_BYTES.__getitem__, name)): int(number)
                 for name, number in values["model"]["vocab"].items()
                 if name not in others
             }
@@ -226,7 +226,3 @@ def _name_of(token: bytes) -> str:
 
 
 _BYTES = {name: byte for byte, name in enumerate(BYTE_NAMES)}
-
-
-def _bytes_of(name: str) -> bytes:
-    return bytes(_BYTES[character] for character in name)

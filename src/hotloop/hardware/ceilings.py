@@ -6,19 +6,15 @@ repetitions, spread over the whole measurement: a neighbour's burst cannot cover
 
 from __future__ import annotations
 
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import torch
 
-from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
-from hotloop.core.files import storage_error
+from hotloop.core.ceilings import Ceilings, MatmulCeiling
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
 from hotloop.hardware.device import fast_dtypes
@@ -44,9 +40,8 @@ GPU_SHAPES: tuple[Shape, ...] = (
     (16384, 768, 50304),
     (8192, 8192, 8192),
 )
-MATMUL_S, COPY_S, DISK_S = 4.0, 0.6, 1.0
-"""Seconds for all matrix products, for copies and for the disk."""
-COPY_BYTES, GPU_COPY_BYTES, DISK_BLOCK_BYTES = 256 << 20, 2 << 30, 32 << 20
+MATMUL_S = 4.0
+"""Seconds for all matrix products."""
 TURN_S = 0.03
 """How long a product is repeated before the next one's turn: short ones get as much time as long ones."""
 GPU_BLOCK_S = 2e-3
@@ -56,36 +51,25 @@ GPU_BLOCK_S = 2e-3
 def measure_ceilings(
     environment: Environment,
     device: torch.device,
-    directory: Path,
     *,
     num_threads: int,
     progress: Progress = silent,
     matmul_s: float = MATMUL_S,
-    copy_s: float = COPY_S,
-    disk_s: float = DISK_S,
 ) -> Ceilings:
-    """Measure everything, in about the seconds given. `directory` is where the disk is written.
+    """Measure everything, in about the seconds given.
 
     torch's number of threads is set for the measurement and put back. What cannot be measured is
     named in `not_measured` with the reason.
     """
-    began = time.perf_counter()
-    load = os.getloadavg()[0]
     missing: dict[str, str] = {}
     threads_before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
-        progress("measuring this machine", 0, 3, "matrix products")
+        progress("measuring this machine", 0, 1, "matrix products")
         matmul = _matmul(device, fast_dtypes(device), matmul_s, missing)
-        progress("measuring this machine", 1, 3, "memory")
-        copy = _copy(device, environment.memory_limit_bytes, copy_s, missing)
     finally:
         torch.set_num_threads(threads_before)
-    progress("measuring this machine", 2, 3, "disk")
-    disk, why = measure_disk_write(directory, disk_s)
-    if why is not None:
-        missing["disk_write"] = why
-    progress("measuring this machine", 3, 3, "")
+    progress("measuring this machine", 1, 1, "")
     return Ceilings(
         device=environment.device,
         cpu_model=environment.cpu_model,
@@ -93,11 +77,7 @@ def measure_ceilings(
         num_threads=num_threads,
         torch=environment.torch or "",
         matmul=matmul,
-        memory_copy=copy,
-        disk_write=disk,
         not_measured=missing,
-        took_s=time.perf_counter() - began,
-        load_average=load,
     )
 
 
@@ -171,7 +151,6 @@ def _ceiling(products: list[_Product], native: tuple[str, ...]) -> MatmulCeiling
         flops_per_s=best.best_flops_per_s,
         shape=best.shape,
         median_flops_per_s=best.flops / statistics.median(best.runs),
-        num_runs=sum(len(each.runs) for each in products),
         native=best.dtype in native,
         measured_at=time.time(),
     )
@@ -228,67 +207,3 @@ def _device_seconds(work: Callable[[], object], count: int, device: torch.device
         end.record()
         end.synchronize()
     return float(start.elapsed_time(end)) / 1e3 / count
-
-
-def _copy(
-    device: torch.device, limit_bytes: int | None, budget_s: float, missing: dict[str, str]
-) -> Rate | None:
-    on_gpu = device.type == "cuda"
-    num_bytes = GPU_COPY_BYTES if on_gpu else COPY_BYTES
-    if on_gpu:
-        num_bytes = min(num_bytes, torch.cuda.mem_get_info(device)[0] // 8)
-    elif limit_bytes is not None:
-        num_bytes = min(num_bytes, limit_bytes // 16)
-    try:
-        source = torch.ones(num_bytes // 4, device=device)
-        target = torch.zeros_like(source)
-    except (RuntimeError, MemoryError) as error:
-        missing["memory_copy"] = str(error).split("\n")[0]
-        return None
-
-    def copy() -> None:
-        target.copy_(source)
-
-    def seconds() -> float:
-        return _device_seconds(copy, 1, device) if on_gpu else _host_seconds(copy)
-
-    return _rate(seconds, 2 * source.numel() * 4, budget_s)
-
-
-def measure_disk_write(directory: Path, budget_s: float = DISK_S) -> tuple[Rate | None, str | None]:
-    """The best rate of writing new files there, each made durable; or `None` and why not."""
-    block = os.urandom(1 << 20) * (DISK_BLOCK_BYTES >> 20)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".hotloop-disk-", dir=directory) as scratch:
-            names = iter(range(10**9))
-
-            def write() -> None:
-                with open(Path(scratch) / str(next(names)), "wb", buffering=0) as file:
-                    file.write(block)
-                    os.fsync(file.fileno())
-
-            def seconds() -> float:
-                took = _host_seconds(write)
-                for old in Path(scratch).iterdir():
-                    old.unlink()
-                return took
-
-            rate = _rate(seconds, len(block), budget_s)
-    except OSError as error:
-        return None, storage_error(error, directory, "write there").what
-    return replace(rate, place=str(directory.resolve())), None
-
-
-def _rate(seconds: Callable[[], float], num_bytes: int, budget_s: float) -> Rate:
-    """Repetitions for `budget_s`, at least two; the best of them."""
-    until = time.perf_counter() + budget_s
-    runs = [seconds()]
-    while len(runs) < 2 or time.perf_counter() < until:
-        runs.append(seconds())
-    return Rate(
-        bytes_per_s=num_bytes / min(runs),
-        median_bytes_per_s=num_bytes / statistics.median(runs),
-        block_bytes=num_bytes,
-        num_runs=len(runs),
-        measured_at=time.time(),
-    )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hotloop import __version__
 from hotloop.core.cache import cache_directory
-from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
+from hotloop.core.ceilings import Ceilings, MatmulCeiling
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json, write_json
 from hotloop.core.measurement import Environment
@@ -195,31 +195,14 @@ def store_ceilings(environment: Environment, ceilings: Ceilings) -> Ceilings:
 
 
 def higher(before: Ceilings, now: Ceilings) -> Ceilings:
-    """`now` with every value that was higher `before`. The disk's only for the same directory."""
+    """`now` with every value that was higher `before`."""
     matmul = {each.dtype: each for each in before.matmul}
     for each in now.matmul:
         old = matmul.get(each.dtype)
         if old is None or each.flops_per_s >= old.flops_per_s:
             matmul[each.dtype] = each
-    disk = now.disk_write
-    if disk is None or (before.disk_write is not None and before.disk_write.place == disk.place):
-        disk = _higher_rate(before.disk_write, disk)
-    joined = replace(
-        now,
-        matmul=fastest_first(matmul.values()),
-        memory_copy=_higher_rate(before.memory_copy, now.memory_copy),
-        disk_write=disk,
-    )
-    known = {each.dtype for each in joined.matmul}
-    known |= {name for name in ("memory_copy", "disk_write") if getattr(joined, name) is not None}
-    reasons = {name: why for name, why in now.not_measured.items() if name not in known}
-    return replace(joined, not_measured=reasons)
-
-
-def _higher_rate(before: Rate | None, now: Rate | None) -> Rate | None:
-    if before is None or now is None:
-        return now or before
-    return now if now.bytes_per_s >= before.bytes_per_s else before
+    reasons = {name: why for name, why in now.not_measured.items() if name not in matmul}
+    return replace(now, matmul=fastest_first(matmul.values()), not_measured=reasons)
 
 
 def fastest_first(found: Iterable[MatmulCeiling]) -> tuple[MatmulCeiling, ...]:

@@ -26,6 +26,9 @@ class BatchQueue:
         """In batches that were taken while gradients were on, of all loaders; see `count_samples`. Not in those of an epoch in
         which nothing learned from them."""
         self._unused = 0
+        """Of them, those taken since something learned."""
+        self._ended: Any = None
+        """What drew the indices of the loader that has ended since: a script may fetch the batches of a step, and learn then."""
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last: weakref.ref[Any] | None = None
 
@@ -41,10 +44,12 @@ class BatchQueue:
         try:
             batch = original(iterator)
         except StopIteration:
-            self.samples -= self._unused
-            self._unused = 0
+            self._ended = iterator._index_sampler
             raise
         if torch.is_grad_enabled():  # else it evaluates
+            if self._ended not in (None, iterator._index_sampler):
+                self.samples -= self._unused
+                self._unused, self._ended = 0, None
             number = num_samples(iterator, batch)
             self.samples += number
             self._unused += number
@@ -52,7 +57,7 @@ class BatchQueue:
 
     def learned(self) -> None:
         """From what was taken by now: a pass backward, or an update."""
-        self._unused = 0
+        self._unused, self._ended = 0, None
 
     @property
     def ready(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from datetime import UTC, datetime
 
-from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
+from hotloop.core.ceilings import Ceilings, MatmulCeiling
 from hotloop.core.judgement import Goodput, RankComparison, Utilization
 from hotloop.core.measurement import Environment
 from hotloop.core.sessions import SaveInterval
@@ -57,18 +57,10 @@ def environment_rows(environment: Environment) -> list[tuple[str, str]]:
 
 
 def ceiling_rows(ceilings: Ceilings) -> list[tuple[str, str]]:
-    """Names and values for a table: matrix products fastest first, memory, disk, what is missing."""
+    """Names and values for a table: matrix products fastest first, what is missing."""
     fp32 = ceilings.of("float32")
     rows = [(f"{each.dtype} products", _product(each, fp32)) for each in ceilings.matmul]
-    if ceilings.memory_copy is not None:
-        rows.append(("memory copy", f"{_rate(ceilings.memory_copy)}, read + written"))
-    if ceilings.disk_write is not None:
-        rate = ceilings.disk_write
-        rows.append(("disk write, fsync", f"{_rate(rate)}, in {rate.place}"))
-    rows += [
-        (name.replace("_", " "), f"not measured: {why}")
-        for name, why in ceilings.not_measured.items()
-    ]
+    rows += [(name, f"not measured: {why}") for name, why in ceilings.not_measured.items()]
     rows.append(("measured", _when(ceilings)))
     return rows
 
@@ -81,10 +73,6 @@ def _product(each: MatmulCeiling, fp32: MatmulCeiling | None) -> str:
     # Two different statements: there is no instruction for it here, and this is what that costs.
     kind = "" if each.native else ", emulated here"
     return f"{flops(each.flops_per_s)}{ratio}{kind} ({m} x {k} x {n})"
-
-
-def _rate(rate: Rate) -> str:
-    return f"{numbers.size(int(rate.bytes_per_s))}/s"
 
 
 def _when(ceilings: Ceilings) -> str:

@@ -140,7 +140,12 @@ class Uncomputed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             key = shapes = None
         if shapes is None:
             with self._fake:
-                like = [_empty_like(each) if isinstance(each, Tensor) else each for each in flat]
+                like = [
+                    torch.empty_strided(each.shape, each.stride(), dtype=each.dtype)
+                    if isinstance(each, Tensor)
+                    else each
+                    for each in flat
+                ]
                 fake_args, fake_kwargs = tree_unflatten(like, spec)
                 shapes = tree_map_only(Tensor, _Shape, function(*fake_args, **fake_kwargs))
             if key is not None:
@@ -166,10 +171,6 @@ def _key(value: Any) -> Any:
     if isinstance(value, Tensor):
         return (value.shape, value.stride(), value.dtype)
     return value
-
-
-def _empty_like(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
 def _written(schema: Any, args: Any, kwargs: Any) -> Any:

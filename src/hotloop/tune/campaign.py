@@ -98,9 +98,6 @@ class ValueTrials(ABC):
         """Begins the name of where its pairs on top of what is kept lie."""
         return arm_name("-".join(each.name for each in (*self.stack, value)))
 
-    def _command(self, values: Sequence[Fix]) -> tuple[str, ...]:
-        return self.runner.with_fixes("values", values).command
-
     def _caught(self, value: Fix, trying: Callable[[Fix], None]) -> None:
         """A value that fails is told, in the script's own words, and the rest goes on."""
         self.runner.report(current=value.name)
@@ -184,7 +181,7 @@ class Campaign(ValueTrials):
         for first in self.values[:1]:
             warn_of_little(self.runner, self.proof_s(first), f"`{first.name}`")
         for values in self.rounds:
-            now = self._command(self.stack)
+            now = self.runner.with_fixes("values", self.stack).command
             asked = [each for each in values if each.value[0].changes(each.value[1], now)]
             for value in asked:
                 self._caught(value, self._screen)

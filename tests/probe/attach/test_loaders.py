@@ -370,6 +370,43 @@ for _ in range(4):
     assert ended.census.training_batches() == ended.census.counted_steps
 
 
+def test_a_loader_that_trains_evaluates_in_epochs_from_which_nothing_goes_backward(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+loader = torch.utils.data.DataLoader(torch.ones(40, 8), batch_size=4)
+for number in range(8):
+    model.train(number % 2 == 0)
+    for x in loader:
+        loss = model(x).square().mean()
+        if model.training: optimizer.zero_grad(); loss.backward(); optimizer.step()
+        else: time.sleep(0.004)
+""")
+    assert [use.trains for use in ended.census.loaders] == [True]
+    assert {record.samples for record in ended.steps} == {4}
+    assert [r.step for r in ended.steps if r.host.get("eval", 0.0) > 0.03] == [10, 20, 30]
+    assert ended.census.training_batches() < 1.2 * ended.census.counted_steps
+
+
+@pytest.mark.parametrize("context", ["enable_grad", "no_grad"])
+def test_a_loader_whose_batches_go_backward_together_trains_in_every_step(
+    run, context: str
+) -> None:  # type: ignore[no-untyped-def]
+    ended = run(f"""
+model, optimizer = build()
+features = torch.nn.Linear(8, 8).eval()
+loader = torch.utils.data.DataLoader(torch.ones(160, 8), batch_size=4)
+for epoch in range(2):
+    batches = iter(loader)
+    for x, y in zip(batches, batches):
+        loss = model(x).square().mean()
+        with torch.{context}(): features(x)
+        loss = loss + model(y).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+""")
+    assert {record.samples for record in ended.steps} == {8}
+    assert not any(record.host.get("eval") for record in ended.counted)
+
+
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_loader_whose_gradients_are_found_without_a_pass_backward_does_not_evaluate(  # type: ignore[no-untyped-def]
     run, mode: str

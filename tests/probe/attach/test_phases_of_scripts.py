@@ -108,6 +108,58 @@ for step in range(30):
     assert not any(record.host.get("eval") for record in ended.counted)
 
 
+def test_frozen_module_that_gradients_pass_through_does_not_evaluate(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+perceives = torch.nn.Linear(1, 4).eval().requires_grad_(False)
+for step in range(30):
+    with torch.no_grad(): wanted = perceives(torch.ones(4, 1))
+    loss = (perceives(model(torch.ones(4, 8))) - wanted).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""")
+    assert not any(record.host.get("eval") for record in ended.counted)
+    assert ended.census.evaluations == ()
+
+
+def test_what_a_script_does_between_two_passes_of_a_teacher_is_its_own(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+teacher, _ = build()
+teacher.eval()
+def augment(): time.sleep(0.02)
+for step in range(40):
+    with torch.no_grad():
+        teacher(torch.ones(4, 8))
+        augment()
+        teacher(torch.ones(4, 8))
+    train(model, optimizer, 1)
+""")
+    assert not any(record.host.get("eval") for record in ended.counted)
+    assert all(record.host["unattributed"] >= 0.02 for record in ended.counted)
+    lines = [line for line in ended.census.lines if line.function == "augment"]
+    assert {line.phase for line in lines} == {"unattributed"}
+
+
+def test_module_that_trains_inside_another_evaluates_in_every_step(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+class Wrapper(torch.nn.Module):
+    def __init__(self, module): super().__init__(); self.module = module
+    def forward(self, x): return self.module(x)
+model, optimizer = build()
+wrapper, valid = Wrapper(model), torch.ones(4, 8)
+for step in range(30):
+    train(wrapper, optimizer, 1)
+    model.eval()
+    with torch.no_grad():
+        for _ in range(3): model(valid); time.sleep(0.004)
+    model.train()
+train(wrapper, optimizer, 1)
+""")
+    assert all(record.host["eval"] > 2 * 0.004 for record in ended.counted)
+    (use,) = ended.census.evaluations
+    assert use.num == len(ended.counted)
+
+
 def test_beside_a_teacher_an_evaluation_is_told_apart(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 class Slow(torch.nn.Linear):

@@ -55,7 +55,9 @@ class StaleReads:
 
     def _stale(self, place: _Place, tensor: torch.Tensor) -> Any:
         waiting = place.waiting
-        while waiting and (len(waiting) >= MOST_WAITING or _has_arrived(waiting[0][1])):
+        while waiting and (
+            len(waiting) >= MOST_WAITING or waiting[0][1] is None or waiting[0][1].query()
+        ):
             copy, event = waiting.popleft()
             if event is not None:
                 event.synchronize()
@@ -74,10 +76,6 @@ def _copied(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(tensor.device))
     return copy, event
-
-
-def _has_arrived(event: Any) -> bool:
-    return event is None or bool(event.query())
 
 
 def apply(value: Any, report: Report) -> None:

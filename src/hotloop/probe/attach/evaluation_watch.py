@@ -42,6 +42,9 @@ class EvaluationWatch:
         self._outside = 0.0
         """Unattributed seconds of the running step when the last pass ended."""
         self._step = -1
+        self._between = 0.0
+        """Seconds of the running step between its passes, in none."""
+        self._first_span = 0
         self.passes = 0
         """Passes of the evaluation that is open: `over` has something to do only where there are some."""
         self.follows_batch = False
@@ -49,8 +52,9 @@ class EvaluationWatch:
         self.in_eval_mode = False
         """A module in evaluation mode went forward with gradients since the last batch or pass backward."""
         self.saw_eval: Callable[[], None] = lambda: None
-        self.trained: set[int] = set()
-        """Ids of modules that went forward with gradients; a teacher does not."""
+        self._learning: dict[int, bool] = {}
+        """By the id of each module that went forward with gradients, in others, too (what is compiled, or spread over processes, may
+        evaluate without what is around it): whether it has weights that learn. A teacher's do not."""
         self._of_trained = False
         """One of them made a pass of the evaluation that is open."""
         self._graded = False
@@ -70,11 +74,16 @@ class EvaluationWatch:
             return "forward"
         if module.training and not watch.evaluates:
             return "forward"
-        self._of_trained = self._of_trained or id(module) in self.trained
+        self._of_trained = self._of_trained or self._learning.get(id(module), False)
         if not self._graded and torch.is_grad_enabled():
             # A loss may have gradients on beside a model that has not.
             self._graded = bool(watch.tried(_learns, module))
         return "eval"
+
+    def trains(self, module: torch.nn.Module) -> None:
+        """It has gone forward with gradients."""
+        if id(module) not in self._learning:
+            self._learning.update((id(each), _learns(each)) for each in module.modules())
 
     def _plays(self) -> bool:
         """Whether the model is called by an agent; once for each way in which it is called."""
@@ -97,8 +106,13 @@ class EvaluationWatch:
         if not self.passes:
             self._began = clock.last
             self._place = self._watch.tried(lambda: self._watch.sites.place(caller()))
-        elif self._step == self._watch.step:
-            clock.move(clock.so_far("unattributed") - self._outside, "unattributed", "eval")
+            self._first_span = self._watch.span + 1
+        if not self.passes or self._step != self._watch.step:
+            self._between = 0.0
+        else:
+            between = clock.so_far("unattributed") - self._outside
+            clock.move(between, "unattributed", "eval")
+            self._between += between
         self.passes += 1
         self._watch.evaluates = True
 
@@ -115,7 +129,6 @@ class EvaluationWatch:
             return
         watch = self._watch
         watch.evaluates = False
-        watch.outside.append(watch.span)
         seconds = self._ended - self._began
         evaluates = self.follows_batch or self._of_trained
         what = WITH_GRADIENTS if self._graded else "without gradients"
@@ -125,9 +138,13 @@ class EvaluationWatch:
         if not recent or recent[-1] != now:
             recent.append(now)
         is_part = sum(1 for step in recent if step > now - 8) > USUAL
-        if is_part and not evaluates:
-            watch.clock.move(seconds + 1e-6, "eval", "forward")  # no rest of rounding stays
+        if is_part and not evaluates:  # what the script does between such passes is its own
+            watch.outside.extend(range(self._first_span, watch.span + 1))
+            watch.clock.move(self._between, "eval", "unattributed")
+            rest = seconds - self._between + 1e-6  # none of rounding stays
+            watch.clock.move(rest, "eval", "forward")
             return
+        watch.outside.append(watch.span)
         watch.calls.add("evaluations", what, self._place, seconds)
         if not is_part:
             watch.tag("eval")

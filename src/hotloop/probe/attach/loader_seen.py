@@ -32,6 +32,9 @@ class LoaderSeen:
         """How each loader that this stands for was made, as `LoaderPlaces` names it."""
         self.trains = False
         self.evaluates = False
+        """In this epoch: one that trains may be iterated by the same lines to evaluate."""
+        self.seemed_to = False
+        """It was wrongly taken to evaluate."""
         self.num_epochs = 0
         self._construction_s = 0.0
         self._first = False

@@ -80,6 +80,7 @@ class LoaderWatch:
         """What was fetched since the last one trains; what seems to evaluate only where nothing else was, as a teacher may have
         looked first."""
         for seen in [each for each in self._given if not each.evaluates] or self._given:
+            seen.seemed_to |= seen.evaluates
             if seen.evaluates and self._given[seen]:
                 self._watch.now.samples = (self._watch.now.samples or 0) + self._given[seen]
             seen.trains, seen.evaluates = True, False
@@ -91,12 +92,12 @@ class LoaderWatch:
 
         Several at once are the two halves of a training batch, of which one is labelled just now.
         """
-        if len(self._fetched) == 1:
+        if len(self._fetched) == 1 and not self._fetched[0].trains:
             self._seems_to_evaluate(self._fetched[0])
         self._fetched = []
 
     def _seems_to_evaluate(self, seen: LoaderSeen) -> None:
-        if seen.trains or seen.evaluates:
+        if seen.seemed_to or seen.evaluates:
             return
         seen.evaluates, now = True, self._watch.now
         if now.samples is not None:
@@ -175,8 +176,10 @@ class LoaderWatch:
             seen.began_epoch(loader, seconds)
         if name is not None:
             seen.made[name] = None
-        if seen.trains and seen.num_epochs > 1:
-            self._watch.tag("epoch")
+        if seen.trains:
+            seen.evaluates = False
+            if seen.num_epochs > 1:
+                self._watch.tag("epoch")
         seed = getattr(iterator, "_base_seed", None)
         if workers and isinstance(seed, int):
             self._seeds[seed] = seen
@@ -257,8 +260,9 @@ class LoaderWatch:
 
     def _note_batch(self, seen: LoaderSeen, iterator: Any, batch: Any, waited: float) -> None:
         watch, grad = self._watch, torch.is_grad_enabled()
-        # Of a loader that trains, what is looked at without gradients is no batch of a step.
-        seen.gave(batch, waited, counting=watch.counting and (grad or not seen.trains))
+        # Of a loader that trains, what is looked at without gradients, or evaluates, is no batch of a step.
+        is_of_step = not seen.trains or (grad and not seen.evaluates)
+        seen.gave(batch, waited, counting=watch.counting and is_of_step)
         if grad:
             size = getattr(iterator._index_sampler, "batch_size", None)
             samples = 0

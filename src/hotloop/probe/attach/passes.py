@@ -43,7 +43,7 @@ def watch_passes(
             evaluations.over()
         evaluations.in_eval_mode |= not module.training
         if watch.step < LOOKS or watch.step % EVERY == 0:
-            evaluations.trained.add(id(module))
+            watch.tried(evaluations.trains, module)
             watch.tried(saw_forward, module, args, kwargs)
         boundary.went_forward(module)
 

@@ -168,7 +168,7 @@ def line(text: Any, label: Any) -> str:
         ("a.json", '{"data":\n []}', "classification", r"damaged json: "),
         ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], "classification", r"cannot read the examples: "),
         ("a.parquet", b"PAR1 and no more", "classification", r"cannot read the examples: "),
-        ("a.csv", "text,label\na,x\n".encode("utf-16"), "classification", r"not UTF-8 text \(byte 0\)"),
+        ("a.csv", "text,label\na,x\n".encode("utf-16"), "classification", r"not UTF-8 text \(byte 0\)\n.*\n.*save it as UTF-8"),
     ],
 )  # fmt: skip
 def test_odd_files_are_one_clear_error(
@@ -178,6 +178,13 @@ def test_odd_files_are_one_clear_error(
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError, match=wanted):
         read_dataset(ExamplesConfig(file=str(path)), task=task)
+
+
+def test_a_directory_in_place_of_a_file_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"a directory, not a file of examples\n.*\n.*name a file in it"
+    ):
+        read_dataset(ExamplesConfig(file=str(tmp_path)))
 
 
 @pytest.mark.parametrize("sign", ["|", ",", ";", ":", "#", "tab"])

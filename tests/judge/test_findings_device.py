@@ -139,6 +139,21 @@ def test_float32_products_count_by_their_share_of_the_step() -> None:
     assert any("operations of a step" in line for line in diagnosis.not_examined)
 
 
+def test_threads_that_wait_for_their_turn_draw_out_products_so_that_no_gain_is_promised() -> None:
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "eval", 0.3, "eval") if number % 10 == 5 else record
+
+    census = changed(HEALTHY, FLOAT32, matmul_dtypes=("float32",), cpus=2.0, num_threads=2)
+    assert codes(diagnose(script(steps(each=each), census))) == ["HL301", "HL702"]
+    crowded = replace(census, machine_busy=0.97, foreign_busy=0.8)
+    diagnosis = diagnose(script(steps(each=each), crowded))
+    assert codes(diagnosis) == ["HL803", "HL702", "HL301"]
+    assert diagnosis.findings[-1].gain_is_loose
+    own = found(script(steps(each=each), replace(crowded, num_threads=1)), "HL301")
+    assert own is not None
+    assert not own.gain_is_loose, "one thread waits for no other"
+
+
 def test_tf32_is_advised_where_nothing_shorter_is_fast() -> None:
     gpu = changed(GPU_HEALTHY, replace(FLOAT32, device_s=0.05), matmul_dtypes=("float32",))
     finding = only(on_gpu(replace(gpu, fast_dtypes=("tf32",))), "HL301")

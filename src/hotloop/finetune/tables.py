@@ -62,10 +62,12 @@ def read_text_file(path: Path) -> TextFile:
     except FileNotFoundError as error:
         raise UsageError("no such file of examples", where=str(path), do=f"check the path: a relative one begins in {Path.cwd()}") from error  # fmt: skip
     except UnicodeDecodeError as error:
-        do = "convert it to UTF-8, or save it as csv, jsonl or parquet"
+        do = "save it as UTF-8, a workbook or the like as csv, jsonl or parquet"
         raise UsageError(f"not UTF-8 text (byte {error.start})", where=str(path), do=do) from error
     except UsageError:
         raise
+    except IsADirectoryError as error:
+        raise UsageError("a directory, not a file of examples", where=str(path), do="name a file in it") from error  # fmt: skip
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise UsageError(f"cannot read the examples: {error}", where=str(path)) from error
     return TextFile(path, text, hashlib.sha256(content).hexdigest())

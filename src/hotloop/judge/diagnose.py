@@ -44,6 +44,9 @@ OWN = ("HL107", "HL801", "HL804")
 OF_THE_RUN = ("HL806",)
 """Findings about a whole run, and so not loose where it made few steps."""
 
+OF_OPERATIONS = ("HL301", "HL302", "HL304", "HL306")
+"""Findings whose gain is bounded by how long operations took. Threads that wait for their turn draw each of them out."""
+
 MOVING = 0.5
 """Share of a step in long operations with hardly any arithmetic from which memory bounds it."""
 
@@ -75,6 +78,8 @@ def diagnose(
     own = with_other_ranks([_in_own_code(each, run) for each in found], others or {})
     if run.is_foreign and run.is_short:
         own = tuple(f if f.code in OF_THE_RUN else replace(f, gain_is_loose=True) for f in own)
+    if any(f.code == "HL803" and "other_programs" in f.evidence for f in own):
+        own = tuple(replace(f, gain_is_loose=True) if f.code in OF_OPERATIONS else f for f in own)
     findings = tuple(sorted(own, key=_rank))
     bound = bound_of(
         breakdown.fractions,

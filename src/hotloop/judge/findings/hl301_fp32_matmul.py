@@ -15,7 +15,8 @@ Gain at most. `1 / (1 - 15/16 product_fraction - others_fraction / 2)`: products
 fast, more than matrix units give over plain float32 (over tf32 4 times, where they give 2), and other operations that move half the bytes,
 since what follows a product in bfloat16 is in bfloat16 too. A product in bfloat16 is usually 2 to 4 times
 as fast, in tf32 1.5 to 3. Without a look at the operations `1 / (1 - forward_backward_fraction)`, which is
-loose: it takes forward and backward as nothing but products.
+loose: it takes forward and backward as nothing but products. So it is where threads wait for CPUs that other
+programs hold (HL803), which draws out each product, the smallest most.
 
 Remedy. `precision`: autocast to bfloat16; the weights, gradients and optimizer state stay float32. On NVIDIA
 GPUs of compute capability 7 (V100, T4), which have no bfloat16, to float16 with a gradient scaler.

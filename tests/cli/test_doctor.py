@@ -395,6 +395,7 @@ def test_the_directory_of_an_earlier_run_is_refused(here: Path, hotloop: Command
     code, _, err = hotloop("doctor", "--no-try", "--out", "run", *command)
     assert code == 2
     assert err.startswith("error: this directory holds something already")
+    assert "`hotloop report run` shows it" in err
     assert {path: path.stat().st_mtime_ns for path in (here / "run").iterdir()} == before
     code, _, err = hotloop("doctor", "--no-try", "--out", "train.py/sub", *command)
     assert code == 2

@@ -325,6 +325,10 @@ def test_what_cannot_be_predicted_is_one_clear_error(tmp_path: Path, run: Run) -
     said = run(["predict", str(place), str(tmp_path / "in.csv")], code=2)
     assert "`tweet;label`" in said
     assert "`'--delimiter=;'`" in said
+    (tmp_path / "right.csv").write_text("text\nhello\n")
+    words = ["predict", str(place), str(tmp_path / "right.csv")]
+    said = run([*words, "--out", "/proc/out.csv"], code=4)
+    assert "cannot write the answers" in said
     said = run(["predict", str(place), str(tmp_path / "in.csv"), "--delimiter", ";;"], code=2)
     assert "for a tab, write `tab`" in said
     said = run(["predict", str(place), str(tmp_path / "in.csv"), "--delimiter", ";"], code=2)

@@ -176,7 +176,10 @@ class _Part:
         return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
 
     def opened(self) -> IO[str]:
-        return self.path.open("a" if self.rows else "w", newline="", encoding="utf-8")
+        from hotloop.core.files import storing
+
+        with storing(self._out, "write the answers"):
+            return self.path.open("a" if self.rows else "w", newline="", encoding="utf-8")
 
     def keep(self, stream: IO[str], num_rows: int) -> None:
         from hotloop.core.files import write_json

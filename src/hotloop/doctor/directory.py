@@ -81,10 +81,11 @@ def _make_wanted(path: Path) -> Path:
     if path.exists() and not path.is_dir():
         raise UsageError("not a directory", where=str(path), do="name another one with --out")
     if path.is_dir() and any(path.iterdir()):
+        shown = f"; `hotloop report {path}` shows it" if (path / COMMAND_RUN_FILE).exists() else ""
         raise UsageError(
             "this directory holds something already, and nothing is overwritten",
             where=str(path),
-            do="name another one with --out, or remove it",
+            do=f"name another one with --out, or remove it{shown}",
         )
     path.mkdir(parents=True, exist_ok=True)
     return path.resolve()

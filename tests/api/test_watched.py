@@ -63,7 +63,7 @@ def test_a_block_is_examined_as_by_the_doctor_again_and_again_and_torch_is_left_
 def entries():
     from torch.utils.data import DataLoader
     import os, socket, warnings
-    return [torch.nn.Module.__call__, torch.Tensor.backward, torch.Tensor.item, torch.save, torch.autograd.backward,
+    return [vars(torch.distributed.ProcessGroup)["allreduce"], torch.nn.Module.__call__, torch.Tensor.backward, torch.Tensor.item, torch.save, torch.autograd.backward,
             DataLoader.__init__, torch.optim.Optimizer.__init__, os.kill, os._exit, os.abort, sys.excepthook, warnings.showwarning,
             socket.socket.connect, open, print, sys.meta_path[:], hotloop._step_ended]
 before = entries()
@@ -73,8 +73,12 @@ with hotloop.watch(steps=20, show=False) as again:
     watched = train(90)
 same = [n for n, (a, b) in enumerate(zip(before, entries())) if a is not b and a != b]
 seen.save("seen.html")
+torch.distributed.init_process_group("gloo", init_method=f"file://{seen.directory}/store", rank=0, world_size=1)
+summed = torch.ones(2)
+torch.distributed.all_reduce(summed)
+torch.distributed.destroy_process_group()
 print(json.dumps({
-    "same": same, "losses": [watched, train(90)], "shown": str(seen),
+    "same": same, "losses": [watched, train(90)], "shown": str(seen), "summed": summed.tolist(),
     "breakdown": seen.diagnosis.breakdown, "counted": again.diagnosis.steps.measured,
     "object": list(seen.to_dict()), "html": seen._repr_html_()[:60],
 }))
@@ -82,6 +86,7 @@ print(json.dumps({
     done = ran(body, tmp_path)
     found = said(done)
     assert found["same"] == []
+    assert found["summed"] == [1, 1]
     assert found["losses"][0] == found["losses"][1]
     assert sum(found["breakdown"].values()) == pytest.approx(1, abs=0.01)
     # The loop sleeps outside of everything that has a phase.

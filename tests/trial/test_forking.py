@@ -292,6 +292,7 @@ def test_a_fork_that_fails_is_repeated_as_a_fresh_process_and_no_more_are_forked
     made = session._Session(
         tmp_path, TrialPlan(1, 2, 9.0), None, tmp_path, silent, lambda pair: None, servers=servers,
         pairs_now=None, goes_on=lambda verdict: True, stop_now=lambda verdict, num_new: False,
+        timeout_of=lambda seconds: seconds, was_cut_off=lambda error: False,
     )  # fmt: skip
     arm = Arm("plain", ("python", "train.py"), "step_clock")
     server = cast(ForkServer, object())

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from types import BuiltinFunctionType
@@ -149,7 +150,8 @@ def around_method(
     if type(found) is WatchedMethod:  # not one that has let go
         found.add(around)
     else:
-        original = getattr(owner, name)
+        # As it stands in the class: what `getattr` gives of a method written in C++ would bind nobody there.
+        original = inspect.getattr_static(owner, name)
         ours = WatchedMethod(original, around, applies)
         setattr(owner, name, ours)
         put_back(owner, name, ours, original)

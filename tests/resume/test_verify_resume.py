@@ -93,6 +93,24 @@ def test_a_run_is_verified_without_being_touched(config: Path) -> None:
     assert kept.bit_identical
 
 
+def test_a_run_that_ends_before_its_first_kill_is_begun_again(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def ends_first(command: Sequence[str], env: Mapping[str, str], log: Path) -> Forked:
+        nonlocal calls
+        calls += 1
+        process = launch(command, env, log)
+        if calls == 2:  # as on a machine where whoever would kill it gets no CPU
+            assert process.wait() == 0
+        return process
+
+    monkeypatch.setattr(kills, "launch", ends_first)
+    found = verified(config, kills=1)
+    assert (found.kills, found.bit_identical) == (1, True)
+
+
 def test_interrupted_it_goes_on_with_the_kill_that_was_next(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,9 @@ from hotloop.resume.short_run import Aim, aims, shared_by, short_settings
 CLOSE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 2e-2, "fp16": 2e-2}
 """Difference of a weight, over the largest weight, that another order of sums may make in a short run."""
 
+EARLIEST = Aim("step", step=0, latest_step=0, fraction=0.0)
+"""In the first step."""
+
 
 def verify_resume(
     source: Path,
@@ -137,6 +140,10 @@ class _Trial:
             session = self._session("killed")
             try:
                 moment = session.run(command, aim, pace)
+                if moment is None and number == 0 and aims:  # over before it was hit: once more
+                    shutil.rmtree(session.directory)
+                    session = self._session("killed")
+                    moment = session.run(command, EARLIEST, pace)
             except CommandFailed as error:
                 return Difference("continuing", None, f"after kill {number}: {error}")
             if session.start_s is not None:  # the reference may have prepared the text, too

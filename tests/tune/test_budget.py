@@ -199,7 +199,7 @@ def test_a_confirmation_with_all_its_pairs_that_shows_nothing_is_no_matter_of_ti
     tuning: Tuning,
 ) -> None:
     machine = Machine()
-    ratios = (3.0, 0.4, 1.5, 0.9, 3.0, 0.5, 1.2, 0.4, 2.5, 1.3)
+    ratios = [8.0 if number in (2, 8) else 1.03 for number in range(1, LOOKS[-1] + 1)]
     machine.confirming = [each / machine.speeds["1"] for each in ratios]
     ledger = tuning(machine, 3000.0, "1,2")
     (fix, _) = ledger.fixes

@@ -104,7 +104,9 @@ def decided(ledger: Ledger, name: str) -> bool:
     if entry.why.startswith("not tried further: 2 pairs showed"):
         return True  # screened
     if entry.status in ("not_tried", "stopped"):
-        return False
+        verdict = entry.verdict  # that more pairs may decide
+        is_timed = verdict is not None and verdict.num_pairs >= LOOKS[0]
+        return is_timed and verdict is not None and verdict.outcome == "inconclusive"
     return entry.status != "kept" or ledger.together is not None
 
 
@@ -362,7 +364,8 @@ def test_what_looks_faster_where_the_budget_ends_is_gone_on_with_until_a_look_de
     first = trying(machine, ["a"], budget_s=part * asked, again=again, edits=edits)
     (entry,) = first.fixes
     assert entry.verdict is not None
-    assert entry.status == "undecided"
+    assert entry.status == "stopped"
+    assert re.match(r"out of budget: inconclusive .*; so far \d pairs showed ", entry.why)
     assert LOOKS[0] <= entry.verdict.num_pairs < LOOKS[1]
     assert first.continue_with is not None
     made, budget_s = len(machine.places), seconds_of(first.continue_with)

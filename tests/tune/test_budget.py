@@ -24,6 +24,8 @@ from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor import starting_point, trial_runner
 from hotloop.doctor.trial_costs import LATE_S, budget_of
+from hotloop.judge.looks import LOOKS
+from hotloop.report.ledger import ledger_answer
 from hotloop.trial import session
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, store_measurement
@@ -47,12 +49,22 @@ class Machine:
         self.random = random.Random(1)
         self.finished: dict[Path, Measurement] = {}
         self.begun: list[str] = []
+        self.speeds = {"1": 1.9}
+        self.confirming: Sequence[float] = ()
+        """Times as fast as else are the first of the pairs that confirm."""
+        self.choosing: Sequence[float] = ()
+        """The same of the other pairs."""
 
     def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
         if place in self.finished:
             return self.finished[place]
-        is_fast, is_noisy = "--fast=1" in arm.command, ROUNDING_NOISE in arm.env
-        step_s = self.random.gauss(1.0, 0.003) * (STEP_S / 1.9 if is_fast else STEP_S)
+        value, is_noisy = arm.command[-1].removeprefix("--fast="), ROUNDING_NOISE in arm.env
+        is_fast, speed = value != "0", self.speeds.get(value, 1.0)
+        is_fresh = place.parent.name.startswith("together-")
+        uneven = self.confirming if is_fresh else self.choosing
+        if is_fast and place.name.startswith("pair-"):
+            speed *= dict(enumerate(uneven, 1)).get(int(place.name[5:7]), 1.0)
+        step_s = self.random.gauss(1.0, 0.003) * STEP_S / speed
         wrong = 1 + 1e-4 * is_fast + 2e-4 * is_noisy
         measured = process(step_s, plan, arm.name, wrong)
         takes_s = next(self.times) * (START_S + step_s * len(measured.records))
@@ -151,3 +163,80 @@ def test_what_a_budget_leaves_open_is_told_before_and_after_and_the_command_prov
     assert machine.now - begun <= budget_s
     assert len(machine.begun) == len(set(machine.begun))
     assert math.isclose(ledger.wall_s, machine.now - begun)
+
+
+UNEVEN = (1.0, 0.55)
+"""One pair in which the gain is gone, whatever the order of its arms: four pairs decide nothing, six do."""
+
+
+def test_a_confirmation_that_the_budget_ended_is_said_to_be_open_and_taken_up_again(
+    tuning: Tuning,
+) -> None:
+    machine = Machine()
+    machine.confirming = UNEVEN
+    ledger = tuning(machine, 360.0, "1,2")
+    (fix, _) = ledger.fixes
+    assert ledger.kept == ()
+    assert ledger.together is not None
+    assert ledger.together.num_pairs in (4, 5)
+    told = r"but not confirmed yet: out of budget \([45] pairs showed [\d.]+x to [\d.]+x\)$"
+    assert fix.status == "stopped"
+    assert re.search(told, fix.why)
+    assert ledger_answer(ledger) == "No value is proven yet: the budget ended first."
+    begun, made, budget_s = machine.now, len(machine.begun), seconds_of(ledger.continue_with)
+    last = tuning(machine, budget_s, "1,2")
+    assert (last.kept, last.continue_with) == (("--fast=1",), None)
+    assert machine.now - begun <= budget_s
+    assert len(machine.begun) == len(set(machine.begun))
+    missing = LOOKS[1] - ledger.together.num_pairs
+    assert sum("/together-" in place for place in machine.begun[made:]) == 2 * missing
+    made = len(machine.begun)
+    assert tuning(machine, 1.0, "1,2").kept == ("--fast=1",)  # what is proven needs no time
+    assert len(machine.begun) == made
+
+
+def test_a_confirmation_with_all_its_pairs_that_shows_nothing_is_no_matter_of_time(
+    tuning: Tuning,
+) -> None:
+    machine = Machine()
+    ratios = [8.0 if number in (2, 8) else 1.03 for number in range(1, LOOKS[-1] + 1)]
+    machine.confirming = [each / machine.speeds["1"] for each in ratios]
+    ledger = tuning(machine, 3000.0, "1,2")
+    (fix, _) = ledger.fixes
+    assert ledger.together is not None
+    assert ledger.together.num_pairs == LOOKS[-1]
+    assert fix.status == "undecided"
+    assert "fresh pairs do not confirm it: inconclusive" in fix.why
+    assert (ledger.kept, ledger.continue_with) == ((), None)
+    assert ledger_answer(ledger) == "2 values tested, none proven faster."
+
+
+def test_pairs_that_the_budget_ended_before_their_last_look_are_gone_on_with(
+    tuning: Tuning,
+) -> None:
+    """Of the only value: its own pairs are its proof."""
+    machine = Machine()
+    machine.choosing = UNEVEN
+    ledger = tuning(machine, 240.0)
+    (fix,) = ledger.fixes
+    assert fix.verdict is not None
+    assert LOOKS[0] <= fix.verdict.num_pairs < LOOKS[1]
+    assert fix.status == "stopped"
+    assert re.match(r"out of budget: inconclusive .*; so far [45] pairs showed ", fix.why)
+    begun, budget_s = machine.now, seconds_of(ledger.continue_with)
+    last = tuning(machine, budget_s)
+    assert (last.kept, last.continue_with) == (("--fast=1",), None)
+    assert machine.now - begun <= budget_s
+
+
+def test_a_value_that_waits_for_the_proof_of_another_is_told_why(tuning: Tuning) -> None:
+    ledger = tuning(Machine(), 400.0, "1,2")
+    (_, fix) = ledger.fixes
+    assert fix.status == "not_tried"
+    found = re.fullmatch(
+        r"out of budget: its first pairs and those that prove --fast=1 take about (\d+) s, and (\d+) s were left",
+        fix.why,
+    )
+    assert found is not None
+    assert int(found[1]) > int(found[2]) > 100
+    assert seconds_of(ledger.continue_with) >= int(found[1])

@@ -146,7 +146,8 @@ def _together(ledger: Ledger) -> TriedFix:
         is_open = ledger.continue_with is not None
         why = "nothing is kept yet" if is_open else "nothing is kept"
         if ledger.together is not None:
-            why += "; fresh pairs did not confirm what was faster alone"
+            yet = "have not confirmed yet" if is_open else "did not confirm"
+            why += f"; fresh pairs {yet} what was faster alone"
         status: Status = "stopped" if is_open else "rejected"
         return TriedFix(TOGETHER, None, status, why, verdict=ledger.together)
     return TriedFix(

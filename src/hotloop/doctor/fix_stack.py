@@ -20,7 +20,7 @@ from hotloop.core.ledger import TriedFix
 from hotloop.doctor.compared_arms import class_of, rounds_products, unfinished_runs
 from hotloop.doctor.confirmation import Confirmed, confirmed, flaw_of, short_name
 from hotloop.doctor.fix_costs import with_costs
-from hotloop.doctor.fix_status import showed, status_of
+from hotloop.doctor.fix_status import may_decide, showed, status_of
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_reports import WritesOutside
@@ -84,10 +84,11 @@ def stack(
         why = f"with {first_name} the patched script {found.dropped[first_name]}"
         found = replace(found, status="rejected", why=why)
     why = f"fresh pairs do not confirm it: {found.why}"
-    if found.status == "stopped":
+    if found.status == "stopped" or (found.status == "undecided" and may_decide(found.verdict)):
         pairs = "" if found.verdict is None else f" ({showed(found.verdict)})"
-        why = f"not confirmed: out of budget{pairs}"
-        found = replace(found, result=None)
+        why = f"not confirmed yet: out of budget{pairs}"
+        result = found.result if found.status == "undecided" else None
+        found = replace(found, status="stopped", result=result)
     for fix in found.fixes:
         entry = tried[fix.name]
         if fix.name != first_name:

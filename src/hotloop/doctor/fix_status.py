@@ -19,6 +19,7 @@ from hotloop.judge.outcome import MIN_MARGIN
 from hotloop.judge.parity import judge_parity
 from hotloop.judge.rng_parity import WHAT_STAYS
 from hotloop.judge.runs import run_times
+from hotloop.judge.worth import PAIRS
 from hotloop.trial.session import SessionResult
 
 ABOVE = 1.05
@@ -126,14 +127,24 @@ def may_yet(entry: TriedFix) -> bool:
     )
 
 
-def ended_early(verdict: Verdict | None) -> bool:
-    """Whether it looks faster, and only the budget had it end before the last look: a larger one may decide."""
+def may_decide(verdict: Verdict | None) -> bool:
+    """Whether only the budget had it end: more time makes more pairs, which may show more than how much slower it is."""
     return (
         verdict is not None
         and verdict.outcome == "inconclusive"
         and not verdict.doubts
+        and verdict.num_pairs < LOOKS[-1]
+        and (verdict.num_pairs < PAIRS or looks_faster(verdict))
+    )
+
+
+def ended_early(verdict: Verdict | None) -> bool:
+    """Whether it looks faster at a look, and a larger budget may decide."""
+    return (
+        verdict is not None
+        and may_decide(verdict)
         and verdict.parity.result in ("same", "within_noise")
-        and LOOKS[0] <= verdict.num_pairs < LOOKS[-1]
+        and verdict.num_pairs >= LOOKS[0]
         and looks_faster(verdict)
     )
 
@@ -187,8 +198,11 @@ def tried_fix(
 
 
 def showed(verdict: Verdict) -> str:
-    """The ratio of each pair, where they are too few for an interval."""
+    """The interval, or the ratio of each pair where they are too few for one."""
     pairs = "1 pair" if verdict.num_pairs == 1 else f"{verdict.num_pairs} pairs"
+    low, high = verdict.ratio_low, verdict.ratio_high
+    if verdict.num_pairs >= LOOKS[0] and low is not None and high is not None:
+        return f"{pairs} showed {low:.2f}x to {high:.2f}x"
     ratios = " and ".join(f"{ratio:.2f}x" for ratio in verdict.pair_ratios)
     return f"{pairs} showed {ratios or 'nothing'}"
 

@@ -22,6 +22,7 @@ from hotloop.doctor.fix_status import (
     is_surprising,
     judged,
     longer,
+    may_decide,
     may_yet,
     pooled_ratio,
     showed,
@@ -99,8 +100,10 @@ class FixTrials:
         came = [(fix, tried[fix.name]) for fix in self.fixes]
         left = [(fix, each) for fix, each in came if each.status == "undecided"]
         early = [fix for fix, each in left if ended_early(each.added or each.verdict)]
+        for fix in early:
+            tried[fix.name] = _out_of_budget(tried[fix.name])
         is_kept = found.status == "kept"
-        early += found.fixes if not is_kept and ended_early(together) else ()
+        early += found.fixes if not is_kept and may_decide(together) else ()
         self.unpaid |= {fix.name: fix for fix in early}
         self.undecided |= {fix.name for fix in early}
         kept_names = tuple(fix.name for fix in found.fixes) if is_kept else ()
@@ -344,3 +347,12 @@ class FixTrials:
             why = f"its trial failed: {error.what}"
         self.runner.warn(f"{fix.name}: {why}; the rest goes on")
         return tried_fix(fix, "failed", why, begun=True, details=error.do or "")
+
+
+def _out_of_budget(entry: TriedFix) -> TriedFix:
+    """Of one that more pairs may decide."""
+    verdict = entry.added or entry.verdict
+    assert verdict is not None
+    return replace(
+        entry, status="stopped", why=f"out of budget: {entry.why}; so far {showed(verdict)}"
+    )

@@ -149,7 +149,8 @@ def _tested(ledger: Ledger) -> str:
         return f"{tested} alone, of which faster: {numbers.listed(faster)}"
     if late:
         return f"{tested}, none kept: the command ends before {numbers.listed(late)} would pay for its start"
-    return f"{tested}, none proven faster"
+    early = " before the budget ended" if ledger.continue_with is not None else ""
+    return f"{tested}, none proven faster{early}"
 
 
 def _noun(ledger: Ledger) -> tuple[str, str]:

@@ -26,10 +26,25 @@ from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.budget import BudgetTooSmall, num_losses, warn_of_little
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
-from hotloop.doctor.fix_status import judged, longer, showed, status_of, tried_fix, useless
+from hotloop.doctor.fix_status import (
+    judged,
+    longer,
+    may_decide,
+    showed,
+    status_of,
+    tried_fix,
+    useless,
+)
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
-from hotloop.doctor.trial_costs import FIRST_PAIRS, LEAST_STEPS, MARGIN, SLACK, budget_text
+from hotloop.doctor.trial_costs import (
+    FIRST_PAIRS,
+    LEAST_STEPS,
+    MARGIN,
+    MORE_PAIRS,
+    SLACK,
+    budget_text,
+)
 from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE, OutOfBudget
 from hotloop.judge.compare import looks_faster
@@ -134,13 +149,16 @@ class ValueTrials(ABC):
         place = str(result.directory.relative_to(self.runner.directory)) if result else None
         self.tried[value.name] = replace(entry, value=text, directory=place)
 
-    def _pays(self, pairs: int, name: str, losses: float = 0.0) -> bool:
-        """Whether the budget holds these, of which some may be finished in the place of this name, with so many runs for losses, and
-        those that confirm what is kept."""
-        place = f"{name}-{'?' * 16}" if name else None
+    def _needed_s(self, pairs: int, name: str, losses: float = 0.0) -> float:
+        """Seconds of these, of which some may be finished in the place of this name, with so many runs for losses, and those that
+        confirm what is kept."""
         reserved = self.runner.must_confirm
-        needed_s = self.runner.needed_s(pairs, losses=losses, reserved=reserved, place=place)
-        return self.runner.pays_for(needed_s)
+        place = f"{name}-{'?' * 16}"
+        return self.runner.needed_s(pairs, losses=losses, reserved=reserved, place=place)
+
+    def _pays(self, pairs: int, name: str, losses: float = 0.0) -> bool:
+        """Whether the budget holds these."""
+        return self.runner.pays_for(self._needed_s(pairs, name, losses))
 
     def proof_s(self, value: Fix) -> float:
         """Seconds of what proves a value that is faster: losses, pairs up to the first look, and fresh ones unless it is the only one."""
@@ -207,9 +225,13 @@ class Campaign(ValueTrials):
         losses = self._num_losses(faster[0]) if faster else 0.0
         # The first takes what is left: what is measured counts in a later call.
         pairs = FIRST_PAIRS + waiting if self.tried else 1
-        if not self._pays(pairs, self._place(value), losses):
-            pair_s = self.runner.needed_s(1, reserved=False)
-            why = f"{NO_TIME} before its first pair, which takes about {pair_s:.0f} s"
+        needed_s, left_s = self._needed_s(pairs, self._place(value), losses), self.runner.left_s
+        if not self.runner.pays_for(needed_s):
+            then = [f"prove {each.name}" for each in faster[:1]]
+            then += ["confirm what is kept"] if self.runner.must_confirm else []
+            what = "its first pairs" + (f" and those that {' and '.join(then)}" if then else "")
+            left = f"{max(math.floor(left_s), 0)} s were left"
+            why = f"{NO_TIME}: {what} take about {math.ceil(needed_s)} s, and {left}"
             return self._tell(value, "not_tried", why)
         parity = Parity("not_checked", value.technique.parity_class)
         result = self.runner.timed(self.stack, [*self.stack, value], parity, pairs_now=FIRST_PAIRS)
@@ -291,6 +313,8 @@ class Campaign(ValueTrials):
         status, why = judged(result, value, is_live=False)
         if parity is OTHERWISE and verdict.outcome == "improved":
             status, why = "kept", "faster, and trains otherwise, as accepted"
+        if status == "undecided" and may_decide(verdict):
+            status, why = "stopped", f"{why}; so far {showed(verdict)}"
         why = f"{NO_TIME}: {why}" if status == "stopped" else why
         is_alone = bool(self.stack) and value.name not in self._on_top
         why = f"on top of what was kept: {why}" if value.name in self._on_top else why
@@ -347,9 +371,9 @@ class Campaign(ValueTrials):
             return self._proof  # no pairs chose it: it was all that was tried
         self.runner.must_confirm = False
         self.runner.report(together=True, current=None)
-        result, why = None, f"not confirmed: {NO_TIME}"
+        result, why = None, f"not confirmed yet: {NO_TIME}"
         status: Status = "stopped"
-        if self._pays(1, ""):
+        if self._pays(1, arm_name("together-" + "-".join(each.name for each in self.stack))):
             try:
                 parity = self._parity(self.stack)
                 result = self.runner.timed([], self.stack, parity, of="together-", reserved=False)
@@ -361,8 +385,9 @@ class Campaign(ValueTrials):
             if result.verdict.outcome == "improved":
                 return result
             status, why_not = status_of(result.verdict)
-            why = f"{why} ({why_not})"
-            if status != "stopped":
+            if status == "stopped" or (status == "undecided" and may_decide(result.verdict)):
+                status, why = "stopped", f"{why} ({showed(result.verdict)})"
+            else:
                 chosen = self.screened[self.stack[0].name].verdict
                 why = f"fresh pairs do not confirm it: {why_not}"
                 why += other_speed(chosen, result.verdict)
@@ -378,10 +403,12 @@ class Campaign(ValueTrials):
         words = [f"{name}={shlex.quote(final.env[name])}" for name in sorted(variables)]
         fixes = [self.tried[value.name] for value in self.values if value.name in self.tried]
         unpaid = [each for each in fixes if NO_TIME in each.why]
-        # What looks faster first: with that the next call proves it.
-        faster = [each.name for each in unpaid if each.verdict and looks_faster(each.verdict)]
-        open_s = [self.proof_s(value) for value in self.values if value.name in faster]
         pairs = FIRST_PAIRS * sum(each.verdict is None for each in unpaid) + 2 * LOOKS[0]
+        # What looks faster first: with that the next call proves it, or makes the pairs up to its next look.
+        faster = [e.name for e in unpaid if e.verdict and (looks_faster(e.verdict) or _looked(e))]
+        open_s = [self.proof_s(value) for value in self.values if value.name in faster]
+        if any(map(_looked, unpaid)):
+            open_s.append(runner.needed_s(MORE_PAIRS, reserved=False))
         more_s = MARGIN * (sum(open_s) or pairs * runner.costs.pair_s(runner.plan))
         more_s = max(more_s, SLACK * runner.unpaid_s)
         return runner.ledger(
@@ -392,6 +419,12 @@ class Campaign(ValueTrials):
             continue_with=self.again(budget_text(more_s)) if unpaid else None,
             run_with=" ".join([*words, shlex.join(final.command)]),
         )
+
+
+def _looked(entry: TriedFix) -> bool:
+    """Whether it has the pairs of a look."""
+    verdict = entry.added or entry.verdict
+    return verdict is not None and verdict.num_pairs >= LOOKS[0]
 
 
 def other_speed(chosen: Verdict, fresh: Verdict) -> str:

@@ -26,7 +26,8 @@ from hotloop.finetune.classifier import Classifier  # noqa: E402
 from hotloop.finetune.entities import Entities  # noqa: E402
 from hotloop.finetune.input_rows import InputRow  # noqa: E402
 from hotloop.finetune.sequences import Example  # noqa: E402
-from hotloop.optimizations.compiling.trainer import compile_counts, compile_model  # noqa: E402
+from hotloop.optimizations.compiling.trainer import compile_model  # noqa: E402
+from hotloop.probe.compile_watch import num_graphs  # noqa: E402
 from hotloop.train import loop  # noqa: E402
 
 pytestmark = [
@@ -182,11 +183,11 @@ def test_compiled_once_layers_have_the_logits_and_gradients_of_rows_of_any_lengt
 
     wanted = list(found())
     compile_model(learner, True)
-    before = compile_counts().graphs
+    before = num_graphs()
     for own, theirs in zip(found(), wanted, strict=True):
         for a, b in zip(own, theirs, strict=True):
             torch.testing.assert_close(a, b, atol=5e-5, rtol=1e-4)
-    assert compile_counts().graphs == before + 1
+    assert num_graphs() == before + 1
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral"])

@@ -106,7 +106,8 @@ class Watched(Run):
             started_at=time.time(),
             hotloop=__version__,
             steps=self._steps,
-            reads_input=_is_typed() or num_ranks() > 1,  # no command repeats it
+            # Typed into a shell or a notebook, or of several processes: no command repeats it.
+            reads_input=hasattr(sys, "ps1") or _shell() is not None or num_ranks() > 1,
             of_a_block=True,
             variables=self._machine.variables,
         )
@@ -259,8 +260,3 @@ def _shell() -> Any:
 def _kernel() -> Any:
     """Of a notebook; `None` elsewhere."""
     return getattr(_shell(), "kernel", None)
-
-
-def _is_typed() -> bool:
-    """Whether what runs is typed into a shell or a notebook."""
-    return hasattr(sys, "ps1") or _shell() is not None

@@ -133,7 +133,9 @@ def _treated(
     file = options.json_file
     # What is known by now is in the file before it.
     # Not where it goes on: the file may lie among those that trials are copies of.
-    is_stored = not continued and file is not None and _can_be_replaced(Path(file))
+    # Nor into a pipe or a device: those take one object, once.
+    can_be_replaced = file is not None and (Path(file).is_file() or not Path(file).exists())
+    is_stored = not continued and can_be_replaced
     if file is not None and is_stored:
         write_object(object_of(examined, found), file)
     ledger = None
@@ -199,11 +201,6 @@ def object_of(examined: Examined, found: StoredRun) -> dict[str, Any]:
         "out_of_memory": to_plain(found.out_of_memory),
         "ledger": to_plain(found.ledger),
     }
-
-
-def _can_be_replaced(file: Path) -> bool:
-    """Not a pipe or a device: those take one object, once."""
-    return file.is_file() or not file.exists()
 
 
 def _store(value: dict[str, Any], file: str) -> None:

@@ -70,7 +70,8 @@ def entry_in_use(path: Path) -> None:
     `EnvironmentFailed` when the cache cannot be written.
     """
     path = path.resolve()
-    if path in _held or not _is_entry(path):
+    is_in_cache = path.parent.parent == cache_directory().resolve() and path.parent.name in KINDS
+    if path in _held or not is_in_cache:
         return
     lock = _lock_of(path)
     with storing(lock, "use the cache"):
@@ -126,11 +127,6 @@ def _evict(path: Path) -> bool:
             finally:
                 os.close(descriptor)
     return False
-
-
-def _is_entry(path: Path) -> bool:
-    root = cache_directory().resolve()
-    return path.parent.parent == root and path.parent.name in KINDS
 
 
 def _lock_of(path: Path) -> Path:

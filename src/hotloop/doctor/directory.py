@@ -106,11 +106,13 @@ def begun_run(
     run = read_json(path, CommandRun)
     if run.ended not in ("by_itself", "enough_steps") or run.of_a_block:
         return None
+    # Whether it went to its own end; as was asked where it would have done so either way.
+    whole = to_end if run.ended == "by_itself" else run.seconds is None and run.steps is None
     asked = {
         "command": (run.command, tuple(command)),
         "working directory": (run.workdir, str(Path.cwd())),
         "--steps": (run.steps, steps),
-        "--to-end": (_is_whole(run, to_end=to_end), to_end),
+        "--to-end": (whole, to_end),
         "version of hotloop": (run.hotloop, __version__),
     }
     if run.variables is not None:  # pairs of one environment say nothing of another
@@ -127,13 +129,6 @@ def begun_run(
             do="repeat that command as it was to continue it, or name another directory with --out",
         )
     return run
-
-
-def _is_whole(run: CommandRun, *, to_end: bool) -> bool:
-    """Whether it went to its own end; as was asked where it would have done so either way."""
-    if run.ended == "by_itself":
-        return to_end
-    return run.seconds is None and run.steps is None
 
 
 def was_interrupted(directory: Path, command: Sequence[str]) -> bool:

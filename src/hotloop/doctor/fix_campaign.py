@@ -213,6 +213,10 @@ def runner_for(
     begun: options of an earlier call. rest: other fields of what `make` makes. Raises `UsageError` for a run too short.
     """
     plan, costs = plan_for(measurement, steps=steps)
+    # In all, where it ended by itself or says so.
+    total_steps = measurement.census.planned_steps if measurement.census is not None else None
+    if measurement.returncode == 0:
+        total_steps = len(measurement.records)
     return make(
         baseline,
         replace(plan, in_place=in_place, steps=begun.get("steps", plan.steps)),
@@ -220,7 +224,7 @@ def runner_for(
         directory,
         begun.get("loss_steps", loss_steps(measurement)),
         len(measurement.records),
-        total_steps=_total_steps(measurement),
+        total_steps=total_steps,
         most_children=most_children(measurement),
         learnt_steps=learnt_after(measurement.records),
         census=measurement.census,
@@ -260,13 +264,6 @@ def _tried(
         finally:
             runner.servers.close()
         return replace(ledger, continued=continued, forked=runner.servers.num_served > 0)
-
-
-def _total_steps(measurement: Measurement) -> int | None:
-    """Steps that the command makes in all, where it ended by itself or says so."""
-    if measurement.returncode == 0:
-        return len(measurement.records)
-    return measurement.census.planned_steps if measurement.census is not None else None
 
 
 def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> tuple[Ledger, Patch]:

@@ -140,7 +140,10 @@ def with_memory(entry: TriedFix, pairs: Sequence[Pair]) -> TriedFix:
 
     pairs: timed with and without it, none where it went on and off within processes.
     """
-    seen = [tuple(map(_bytes_of, runs)) for runs in (zip(*pairs, strict=True) if pairs else ())]
+    seen = [
+        tuple(run.census.tree_bytes if run.census is not None else None for run in runs)
+        for runs in (zip(*pairs, strict=True) if pairs else ())
+    ]
     if entry.status != "kept" or not seen or any(None in runs for runs in seen):
         return entry
     without, with_it = (median(each for each in runs if each is not None) for runs in seen)
@@ -153,7 +156,3 @@ def with_memory(entry: TriedFix, pairs: Sequence[Pair]) -> TriedFix:
         )
         return replace(entry, status="rejected", why=why)
     return replace(entry, memory_bytes=more if abs(more) > CLEAR_BYTES else 0)
-
-
-def _bytes_of(run: Measurement) -> int | None:
-    return run.census.tree_bytes if run.census is not None else None

@@ -152,7 +152,9 @@ class TrialRunner:
         `None` where they are too few for blocks, or not all steps tell.
         """
         plan = self.plan_for(fixes)
-        if plan is None or any(fix.warmup_steps or not _is_in_all_blocks(fix) for fix in fixes):
+        # One that acts in each step, or in every so many-th, brings as much in each block.
+        in_blocks = (fix.technique.over == "steady" or fix.acts_every for fix in fixes)
+        if plan is None or any(fix.warmup_steps for fix in fixes) or not all(in_blocks):
             return None
         steps = min(2 * plan.steps, self.num_steps - plan.warmup_steps)
         block_steps = block_steps_for(steps, max(fix.acts_every for fix in fixes))
@@ -450,8 +452,3 @@ class TrialRunner:
     def _digest(self, arm: Arm, steps: int) -> str:
         deciding = [arm.to_mapping(), steps, self.listing and self.listing.digest]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _is_in_all_blocks(fix: Fix) -> bool:
-    """Whether blocks of steps with it and without it can differ by what it brings: it acts in each step, or in every so many-th."""
-    return fix.technique.over == "steady" or bool(fix.acts_every)

@@ -98,7 +98,9 @@ def finetune_decoder(
     def prepare(config: CausalConfig) -> Prepared:
         decoder = load_decoder(config.model, device, steps.warn, precision=config.train.precision)
         check_ids([each.ids for each in (*train, *held_out)], decoder.model, config.model.path)
-        few = _few(train)
+        # To compare layouts on, the longest among them: of more tokens than a sliding window, if any is.
+        most = max(train, key=lambda each: each.num_read)
+        few = [most, *(each for each in train[:CHECKED] if each is not most)][:CHECKED]
         shortest = min(few, key=lambda each: len(each.ids))
         check_reads_only_before(decoder.model, shortest.ids, config.model.path)
         packs = config.model.packed
@@ -137,12 +139,6 @@ def _tokenized(
         raise UsageError("no example has anything to learn", where=config.data.file, do=do)
     check_known([each.ids for each in train], tokenizer, config.model.path)
     return train, held_out
-
-
-def _few(examples: list[Example]) -> list[Example]:
-    """Some to compare layouts on, the longest among them: of more tokens than a sliding window, if any is."""
-    longest = max(examples, key=lambda each: each.num_read)
-    return [longest, *(each for each in examples[:CHECKED] if each is not longest)][:CHECKED]
 
 
 def arithmetic(work: CausalWork, model: Any) -> list[str]:

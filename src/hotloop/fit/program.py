@@ -59,7 +59,11 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
     asked = processes.rehearse(short({MICROBATCH: size}, accumulated))
     calibration, offset, unknown = None, 0, []
     if runs:
-        changes = _smaller(size, config.model.context, accumulated)
+        # The settings of the run that calibrates: never those of the config.
+        smaller = {MICROBATCH: 1}
+        if size == 1:
+            smaller[CONTEXT] = max(config.model.context // 2, 1)
+        changes = short(smaller, accumulated)
         try:
             if processes.machine.device_type != "cpu" and processes.compiles and size >= 4:
                 changes = _see_what_is_kept(processes, size, accumulated, limit) or changes
@@ -124,13 +128,6 @@ def splits(size: int, accumulated: int) -> list[int]:
     """Microbatches that divide a step of `size` x `accumulated` sequences, the largest first."""
     whole = size * accumulated
     return [each for each in range(whole, 0, -1) if whole % each == 0]
-
-
-def _smaller(size: int, context: int, accumulated: int) -> dict[str, Any]:
-    """The settings of the run that calibrates: never those of the config."""
-    if size > 1:
-        return short({MICROBATCH: 1}, accumulated)
-    return short({MICROBATCH: 1, CONTEXT: max(context // 2, 1)}, accumulated)
 
 
 def _more_than_rehearsed(processes: Processes, changes: Mapping[str, Any], limit: Limit) -> int:

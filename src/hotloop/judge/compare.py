@@ -21,7 +21,6 @@ from itertools import pairwise
 from hotloop.core.judgement import Interval, JudgedSteps, Outcome, Parity, ParityClass, Verdict
 from hotloop.core.measurement import COMPARABLE_KEYS, Measurement
 from hotloop.judge.estimate import (
-    LogInterval,
     as_ratio,
     minimum_detectable_effect,
     noise_floor,
@@ -88,7 +87,9 @@ def compare(
     orders = () if toggled else _orders(pairs)
 
     def total(window: JudgedSteps) -> Total:
-        logs = _log_ratios(times, window)
+        # What lasts of the candidate to what was seen of the baseline: a queue never makes a gain.
+        lent = [math.log(c.lasting_fraction) if window == "all" else 0.0 for _, c in times]
+        logs = [_log_ratio(b, c, window) + each for (b, c), each in zip(times, lent)]
         interval = paired_interval(logs, orders, level)
         aa_logs, notes = _aa_log_ratios(baseline_aa, pairs, times, window, successive=not toggled)
         return Total(window, tuple(logs), interval, noise_floor(aa_logs, count), tuple(notes))
@@ -107,7 +108,7 @@ def compare(
         said += who_decides(decides, typical, all_in) + rare_note(times, decides)
     said += _on_the_measurement(decides, looks, toggled=toggled)
     said += [] if equal_steps else [f"What is compared is the time per {unit}."]
-    interval, known = decides.interval, count > 1
+    interval, known, whole = decides.interval, count > 1, all_in.interval
     judged = [_judged(baseline, candidate, decides.over) for baseline, candidate in times]
     return Verdict(
         outcome="inconclusive" if doubts else decides.outcome,
@@ -118,7 +119,7 @@ def compare(
         parity=parity,
         baseline=arms[0],
         candidate=arms[1],
-        all_in=_as_ratios(all_in.interval) if known else None,
+        all_in=Interval(*map(as_ratio, (whole.mean, whole.low, whole.high))) if known else None,
         num_pairs=count,
         num_looks=num_looks(count, looks),
         noise_floor=decides.floor,
@@ -238,12 +239,6 @@ def _mixed_units(times: Sequence[tuple[RunTimes, RunTimes]]) -> tuple[str, ...]:
     return (f"The runs count different units of work: {' and '.join(units)}.",)
 
 
-def _log_ratios(times: Sequence[tuple[RunTimes, RunTimes]], over: JudgedSteps) -> list[float]:
-    """Log ratios of what lasts of the candidate to what was seen of the baseline: a queue never makes a gain."""
-    lent = [math.log(c.lasting_fraction) if over == "all" else 0.0 for _, c in times]
-    return [_log_ratio(b, c, over) + each for (b, c), each in zip(times, lent)]
-
-
 def _log_ratio(one: RunTimes, other: RunTimes, over: JudgedSteps) -> float:
     first, second = _judged(one, other, over)
     return math.log(first / second)
@@ -285,10 +280,6 @@ def _aa_log_ratios(
             continue
         logs.append(_log_ratio(a, b, over))
     return logs, notes
-
-
-def _as_ratios(interval: LogInterval) -> Interval:
-    return Interval(as_ratio(interval.mean), as_ratio(interval.low), as_ratio(interval.high))
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

@@ -116,7 +116,9 @@ def own_code(run: JudgedRun) -> OwnCode | str | None:
         kinds[_kind(line, trains_at)].append(line)
     kind = max(kinds, key=lambda which: _fraction(kinds[which]))
     of_kind = _fraction(kinds[kind])
-    between = _computing_between(census) if kind == "own" else 0.0
+    between = 0.0
+    if kind == "own" and census.profiled_between_s is not None and census.profiled_step_s:
+        between = census.profiled_between_s / census.profiled_step_s
     if between >= MAINLY_COMPUTING * of_kind:
         return "what is between the phases is mainly operations on tensors that the loss or the weights depend on"
     part = (outside - between) * of_kind / seen
@@ -160,13 +162,6 @@ def _outside(seen: CollectionUse | None) -> float:
     if seen is None or seen.outside_s is None or seen.seconds <= 0:
         return 1.0
     return seen.outside_s / seen.seconds
-
-
-def _computing_between(census: Census) -> float:
-    """Share of a step in operations that the loss or the weights depend on, and that no phase holds."""
-    if census.profiled_between_s is None or not census.profiled_step_s:
-        return 0.0
-    return census.profiled_between_s / census.profiled_step_s
 
 
 def _kind(line: LineUse, trains_at: Set[str]) -> Kind:
@@ -224,7 +219,8 @@ def formula_line(lines: Sequence[LineUse]) -> str | None:
 
 def attention_line(lines: Sequence[LineUse]) -> str | None:
     """The line that called softmax; else of the one function whose formulas take most of the time."""
-    softmax = _most_seen([line for line in lines if _calls_softmax(line)])
+    named = ((line, (line.inside or "").lower()) for line in lines)
+    softmax = _most_seen([line for line, name in named if "softmax" in name and "log" not in name])
     return softmax or _of_function(_formulas(lines), at_least=0.5)
 
 
@@ -243,11 +239,6 @@ def called_module(line: LineUse) -> str:
 
 def _formulas(lines: Sequence[LineUse]) -> list[LineUse]:
     return [line for line in lines if line.inside is None or _OF_TENSORS.match(line.inside)]
-
-
-def _calls_softmax(line: LineUse) -> bool:
-    called = (line.inside or "").lower()
-    return "softmax" in called and "log" not in called
 
 
 def _of_function(lines: Sequence[LineUse], *, at_least: float) -> str | None:

@@ -74,7 +74,9 @@ def check_targets(
         _checkpoint_stall(records),
         _quality(verdict),
         _reproducible(repeats, verdict),
-        _failed_runs(),
+        _Bar("failed_runs", "failed runs", "< 1 %", "fraction", below=0.01).skipped(
+            "not known: such a share shows over hundreds of runs"
+        ),
         _half_the_time(verdict),
     )
 
@@ -221,11 +223,6 @@ def _reproducible(repeats: Sequence[Sequence[StepRecord]], verdict: Verdict | No
         parity.max_difference,
         f"{len(repeats)} processes with the same settings and seed, over {parity.num_steps} steps",
     )
-
-
-def _failed_runs() -> Target:
-    target = _Bar("failed_runs", "failed runs", "< 1 %", "fraction", below=0.01)
-    return target.skipped("not known: such a share shows over hundreds of runs")
 
 
 def _half_the_time(verdict: Verdict | None) -> Target:

@@ -91,7 +91,10 @@ def _training(now: Snapshot) -> list[Row]:
     rows: list[Row] = []
     if now.steps is not None and now.total_steps:
         share = now.steps / now.total_steps
-        rows.append(("step", f"{bar(share)} {now.steps} of {now.total_steps}{_remaining(now)}"))
+        left = ""
+        if now.state == "training" and now.remaining_s is not None:
+            left = f", {numbers.seconds(now.remaining_s)} left"
+        rows.append(("step", f"{bar(share)} {now.steps} of {now.total_steps}{left}"))
     elif now.steps:
         rows.append(("step", str(now.steps)))
     if now.tokens_per_s is not None:
@@ -116,12 +119,6 @@ def _training(now: Snapshot) -> list[Row]:
         lines = numbers.counted(now.num_damaged, "line")
         rows.append(("damaged", f"{lines} of its files could not be read"))
     return rows
-
-
-def _remaining(now: Snapshot) -> str:
-    if now.state != "training" or now.remaining_s is None:
-        return ""
-    return f", {numbers.seconds(now.remaining_s)} left"
 
 
 def _phases(now: Snapshot) -> list[Row]:

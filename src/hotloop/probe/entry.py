@@ -204,11 +204,7 @@ def after_called_step(hook: Callable[[], object]) -> None:
         hook()
 
     hotloop._step_ended = ended
-    at_end(_forget_called_step)
-
-
-def _forget_called_step() -> None:
-    hotloop._step_ended = None
+    at_end(lambda: setattr(hotloop, "_step_ended", None))
 
 
 def step_hook(hook: OptimizerHook) -> Any:

@@ -130,8 +130,9 @@ class MemoryWatch:
         text = f"{type(said).__name__}: {said}".split("\n")[0][:400]
         with suppress(Exception):  # whatever it is: the error itself is what has to be told
             self.begin()
-            if self.device.type == "cpu" and (limit := _address_limit()) is not None:
-                self._bound = limit
+            soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+            if self.device.type == "cpu" and soft != resource.RLIM_INFINITY:
+                self._bound = (soft, "RLIMIT_AS, `ulimit -v`")
             self._count()
             self._write(failed=text, phase=phase, line=line)
 
@@ -259,11 +260,6 @@ def statm_bytes(column: int) -> int | None:
             return int(file.read().split()[column]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _address_limit() -> tuple[int, str] | None:
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if soft == resource.RLIM_INFINITY else (soft, "RLIMIT_AS, `ulimit -v`")
 
 
 def _place(error: BaseException) -> tuple[str | None, str | None]:

@@ -80,7 +80,9 @@ class StepRule:
             self.steps += 1
             return Ends.STEP
         alone = self._alone[optimizer] = self._alone.get(optimizer, 0) + 1
-        if alone == 1 and self._is_rarer(own):
+        # Once where the step optimizer steps twice or more; decided early on.
+        is_rarer = own >= 2 and 2 * own <= self._num_own <= MOST_UPDATES * own
+        if alone == 1 and is_rarer and not self.is_settled:
             self._updates[current] = self._num_own
             self._take(optimizer, own)
             self.steps = own
@@ -100,10 +102,6 @@ class StepRule:
             return Ends.STEP_OF_ANOTHER
         self.steps += 1
         return Ends.STEP
-
-    def _is_rarer(self, own: int) -> bool:
-        """Whether it steps once where the step optimizer steps twice or more; decided early on."""
-        return own >= 2 and 2 * own <= self._num_own <= MOST_UPDATES * own and not self.is_settled
 
     def _take(self, optimizer: Optimizer, own: int) -> None:
         self._step_optimizer, self._num_own = ref(optimizer), own

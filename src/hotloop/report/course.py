@@ -127,7 +127,9 @@ def machine_charts(course: MachineCourse, *, cpus: float | None) -> str:
         series = [
             Series(name, course.curves[key], number)
             for number, (key, name) in enumerate(names.items(), 1)
-            if key in course.curves and not _is_idle(key, course.curves[key])
+            if key in course.curves
+            # Time taken by other guests is shown where there was some.
+            and (key != "steal_fraction" or any(course.curves[key].high))
         ]
         charts.append(draw(title, series, kind=kind, unit=unit, limit=limits.get(title)))
     if course.gpus:
@@ -166,11 +168,6 @@ def _gpu_charts(course: MachineCourse, draw: Callable[..., str]) -> list[str]:
         note = notes.get(title, "")
         charts.append(draw(name, series, kind=kind, unit=unit, limit=limit, note=note))
     return charts
-
-
-def _is_idle(key: str, curve: Curve) -> bool:
-    """Time taken by other guests is shown where there was some."""
-    return key == "steal_fraction" and not any(curve.high)
 
 
 def _memory_limit(course: MachineCourse) -> tuple[str, float] | None:

@@ -24,6 +24,8 @@ def render_pull_request(
     kept = [fix for fix in ledger.fixes if fix.name in ledger.kept]
     edited = [fix for fix in kept if fix.patch == "edited"]
     names = " and ".join(f"`{fix.name}`" for fix in edited)
+    source = diff.decode(errors="replace").rstrip()
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", source)), default=0))
     parts = [
         BEGINS,
         f"Faster training: {names}, {ratio_words(verdict)}",
@@ -33,15 +35,9 @@ def render_pull_request(
         ),
         _measured(verdict),
         "\n".join(_conditions(ledger, verdict, kept, environment)),
-        _fenced(diff.decode(errors="replace").rstrip()),
+        f"{fence}diff\n{source}\n{fence}",  # the fence is longer than any that the source holds
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _fenced(diff: str) -> str:
-    """Within a fence that is longer than any that the source holds."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", diff)), default=0))
-    return f"{fence}diff\n{diff}\n{fence}"
 
 
 def _findings(diagnosis: Diagnosis, edited: list[TriedFix]) -> str:

@@ -63,7 +63,8 @@ def step_bars(spans: Sequence[StepSpan]) -> str:
         body += f'<path class="cut" d="{"".join(cut)}"/>'
     hover = hover_areas(x, [span.first_step for span in spans], [_span_tip(span) for span in spans])
     slow = max(spans, key=lambda span: span.wall_s)
-    notes = [_each_bar(spans)]
+    most = max(span.num_steps for span in spans)
+    notes = ["each bar is one step" if most == 1 else f"each bar is the mean of {most:,} steps"]
     if num_cut:
         bars = "1 bar is" if num_cut == 1 else f"{num_cut} bars are"
         notes.append(
@@ -102,11 +103,6 @@ def _top(heights: Sequence[float]) -> tuple[float, int]:
         return ranked[-1], 0
     kept = [height for height in ranked if height <= 2.5 * usual]
     return 1.1 * kept[-1], len(ranked) - len(kept)
-
-
-def _each_bar(spans: Sequence[StepSpan]) -> str:
-    most = max(span.num_steps for span in spans)
-    return "each bar is one step" if most == 1 else f"each bar is the mean of {most:,} steps"
 
 
 def _steps(span: StepSpan) -> str:

@@ -27,7 +27,10 @@ def answer(verdict: Verdict) -> str:
     speed = _speed(verdict, one, other)
     if verdict.outcome == "incomparable":
         return f"{speed}."
-    return _capital_kept(f"{speed}; {losses(verdict.parity)}{_consequence(verdict)}.")
+    sentence = f"{speed}; {losses(verdict.parity)}{_consequence(verdict)}."
+    # The first letter stays small where it starts a name (`hotloop's settings`) or code.
+    is_name = sentence.startswith(("hotloop", "`"))
+    return sentence if is_name else sentence[0].upper() + sentence[1:]
 
 
 def run_answer(
@@ -216,13 +219,6 @@ def _consequence(verdict: Verdict) -> str:
 def sentence(clause: str) -> str:
     """Its first letter large, a full stop at its end."""
     return f"{clause[0].upper()}{clause[1:]}."
-
-
-def _capital_kept(sentence: str) -> str:
-    """First letter large, unless it starts a name (`hotloop's settings`) or code."""
-    if sentence.startswith(("hotloop", "`")):
-        return sentence
-    return sentence[0].upper() + sentence[1:]
 
 
 def trouble(*, spikes: int = 0, skipped: int = 0, rollbacks: int = 0) -> str:

@@ -40,7 +40,8 @@ class Average:
     @torch.no_grad()
     def update(self, done: int) -> None:
         """Take the weights in after `done` steps, where that is due."""
-        if not is_due(self._config, done):
+        since = done - first_update(self._config)
+        if since < 0 or since % self._config.averaging.every_steps:
             return
         self.num_updates = updates_until(self._config, done)
         mean: list[Tensor] = list(self._mean.values())
@@ -99,11 +100,6 @@ def first_update(config: LoopConfig) -> int:
         fraction = 0.8 if averaging.name == "tail" else 0.0
     start = max(1, round(fraction * steps))
     return start + (steps - start) % averaging.every_steps
-
-
-def is_due(config: LoopConfig, done: int) -> bool:
-    since = done - first_update(config)
-    return since >= 0 and since % config.averaging.every_steps == 0
 
 
 def updates_until(config: LoopConfig, done: int) -> int:

@@ -21,8 +21,8 @@ from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
 from hotloop.data.loader import Prefetch
-from hotloop.optimizations.compiling.trainer import CompileCounts, compile_counts, compile_seconds
 from hotloop.optimizations.precision.autocast import autocast
+from hotloop.probe.compile_watch import compile_seconds, compiler_counts, num_graphs
 from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import StepBook, keep_steps_before
@@ -58,7 +58,7 @@ def train(
     timed = run.clock = PhaseClock()
     group.book_waits(timed)
     census = observe(run, notes)
-    counts = compile_counts()
+    graphs = num_graphs()
     known: dict[str, float] | None = None
     evaluation: Evaluation | None = None
     run.model.train()
@@ -99,7 +99,7 @@ def train(
                     run.average.update(step + 1)
             with timed.phase("logging"):
                 book.note({**whole, **late})
-                counts = tag_compiles(book, counts)
+                graphs = tag_compiles(book, graphs)
             with timed.phase("sync"):
                 book.wait()  # for the step before: this one's numbers would leave the device idle
             with timed.phase("logging"):
@@ -202,12 +202,12 @@ def gradients(run: Run, data: StepData, timed: PhaseClock, stop: StopRequest) ->
 
 def completed(census: Census, run: Run) -> Census:
     """With what is known at the end."""
-    counts = compile_counts()
+    compiled, graphs, breaks = compiler_counts()
     return replace(
         census,
-        compiled=bool(run.config.train.compile) and counts.graphs > 0,
-        num_graphs=counts.graphs,
-        num_graph_breaks=counts.graph_breaks,
+        compiled=bool(run.config.train.compile and compiled),
+        num_graphs=graphs or 0,
+        num_graph_breaks=breaks or 0,
         compile_s=compile_seconds() if run.config.train.compile else None,
         host_peak_bytes=host_peak_bytes(),
         num_skipped=run.stability.num_skipped,
@@ -291,9 +291,9 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
     group.level()  # nobody ends before it is on the disk, or goes on before it is there or on its way
 
 
-def tag_compiles(book: StepBook, before: CompileCounts) -> CompileCounts:
+def tag_compiles(book: StepBook, before: int) -> int:
     """Tag the running step when something was compiled in it."""
-    now = compile_counts()
+    now = num_graphs()
     if now != before:
         book.tag("compile")
     return now

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from hotloop.core.config import LoopConfig, StabilityConfig
 from hotloop.core.errors import ExitCode, HotloopError
+from hotloop.core.files import finite
 
 NAMES = ("grad_norm", "loss")
 """What is watched, in the order of the rows below."""
@@ -76,7 +77,7 @@ class SpikesOnHost:
 
     def state(self) -> list[list[float | None]]:
         """A row per name of `NAMES`, oldest first; JSON-ready."""
-        return [_without_infinity(self._recent[name]) for name in NAMES]
+        return [finite(list(self._recent[name])) for name in NAMES]
 
     def restore(self, rows: Sequence[Sequence[float | None]]) -> None:
         for name, row in zip(NAMES, rows, strict=True):
@@ -111,7 +112,8 @@ class SpikesOnDevice:
 
     def state(self) -> list[list[float | None]]:
         """As `SpikesOnHost.state`. Waits for the device: only for a checkpoint."""
-        return [_without_infinity(row) for row in self._recent.roll(-self._at, dims=1).tolist()]
+        rows: list[list[float | None]] = finite(self._recent.roll(-self._at, dims=1).tolist())
+        return rows
 
     def restore(self, rows: Sequence[Sequence[float | None]]) -> None:
         size = self._recent.shape[1]
@@ -121,11 +123,6 @@ class SpikesOnDevice:
         ]
         self._recent.copy_(torch.tensor(padded))
         self._at = 0
-
-
-def _without_infinity(row: Iterable[float]) -> list[float | None]:
-    """JSON has no number for it."""
-    return [value if math.isfinite(value) else None for value in row]
 
 
 KEPT = "what was saved before is kept, and the same command continues from there"

@@ -26,7 +26,8 @@ def install_from_environment() -> None:
         {
             "numpy.random": lambda numpy_random: _seed_numpy(numpy_random, seed),
             "torch": lambda torch: torch.manual_seed(seed),
-            "torch._inductor.config": _draw_as_eager,
+            # Compiled dropout draws other numbers than eager otherwise.
+            "torch._inductor.config": lambda config: setattr(config, "fallback_random", True),
         }
     )
     if (
@@ -44,11 +45,6 @@ def _seed_numpy(numpy_random: Any, own: int) -> None:
         return original([own, next(numbers)] if seed is None else seed)
 
     numpy_random.default_rng = default_rng
-
-
-def _draw_as_eager(config: Any) -> None:
-    """Compiled dropout draws other numbers than eager otherwise."""
-    config.fallback_random = True
 
 
 def _draw_in_each_epoch(dataloader: Any) -> None:

@@ -226,14 +226,10 @@ def halves(
 
 def off_halves(measured: Measurement, schedule: ToggleSchedule) -> tuple[Measurement, Measurement]:
     """The counted steps without, dealt out to two: what these differ by is noise."""
-
-    def first(step: int) -> bool:
-        return _off(schedule, step) and schedule.is_first_off(step)
-
-    def second(step: int) -> bool:
-        return _off(schedule, step) and not schedule.is_first_off(step)
-
-    return _counting(measured, first), _counting(measured, second)
+    return (
+        _counting(measured, lambda step: _off(schedule, step) and schedule.is_first_off(step)),
+        _counting(measured, lambda step: _off(schedule, step) and not schedule.is_first_off(step)),
+    )
 
 
 def _off(schedule: ToggleSchedule, step: int) -> bool:

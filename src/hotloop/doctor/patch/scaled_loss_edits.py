@@ -32,9 +32,7 @@ def scaled_loss_edits(
         raise Unsafe("the optimizer's step is given arguments")
     if any(_binds(each, optimizer) for each in source.outward(step)):
         raise Unsafe(f"`{optimizer}` is another one in each round of a loop there")
-    edits: list[Edit] = [
-        _through(each, "backward", f"{scaler}.scale") for each in calls["backward"]
-    ]
+    edits: list[Edit] = [_through(each, f"{scaler}.scale") for each in calls["backward"]]
     for clip in clips:
         if _function(source, clip) is not _function(source, step):
             raise Unsafe("gradients are clipped in another function than the optimizer steps in")
@@ -61,9 +59,9 @@ def _function(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
     return next((each for each in source.outward(node) if isinstance(each, kinds)), None)
 
 
-def _through(call: cst.Call, method: str, name: str) -> Change:
+def _through(call: cst.Call, name: str) -> Change:
     """`loss.backward()` becomes `name(loss).backward()`."""
-    _owner(call, method)
+    _owner(call, "backward")
 
     def to(updated: Any) -> cst.Call:
         scaled = cst.Call(cst.parse_expression(name), [cst.Arg(updated.func.value)])

@@ -1,11 +1,9 @@
-"""`torch.compile` for the trainer, and what the compiler did so far."""
+"""`torch.compile` for the trainer."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import torch
 import torch.fx.experimental._config as symbolic_shapes
@@ -73,35 +71,3 @@ def _add_up_embeddings_in_order() -> None:
     tag, config = "embeddings in order", torch.compiler.config
     if tag not in config.cache_key_tag:
         config.cache_key_tag += tag
-
-
-@dataclass(frozen=True, slots=True)
-class CompileCounts:
-    """What the compiler did so far in this process."""
-
-    frames: int
-    graphs: int
-    graph_breaks: int
-
-
-def compile_counts() -> CompileCounts:
-    """Reads three counters; cheap enough for every step. Loads no compiler where nothing has."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return CompileCounts(0, 0, 0)
-    counters = utils.counters
-    return CompileCounts(
-        frames=counters["frames"]["ok"],
-        graphs=counters["stats"]["unique_graphs"],
-        graph_breaks=sum(counters["graph_break"].values()),
-    )
-
-
-def compile_seconds() -> float | None:
-    """Seconds that dynamo and everything below it took so far; `None` where this torch does not tell."""
-    try:
-        from torch._dynamo.utils import calculate_time_spent
-
-        return calculate_time_spent().get("total_wall_time")
-    except (ImportError, AttributeError):  # internals of another torch
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.census import Census, PaddingUse
+from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import BeforeTraining, SourceEdit, WrappedArgument
 
@@ -63,12 +63,12 @@ def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | No
 
 
 def _values_for(census: Census) -> tuple[Any, ...]:
-    return (8,) if census.padding and _is_cut(census.padding) and census.slowest_loader() else ()
-
-
-def _is_cut(padding: PaddingUse) -> bool:
-    """Whether a hundredth of the tokens or more would go, as far as is known."""
-    return padding.padded_fraction - (padding.longest_padded_fraction or 0.0) >= 0.01
+    padding = census.padding
+    if padding is None or not census.slowest_loader():
+        return ()
+    # A hundredth of the tokens or more would go, as far as is known.
+    cut = padding.padded_fraction - (padding.longest_padded_fraction or 0.0)
+    return (8,) if cut >= 0.01 else ()
 
 
 DYNAMIC_PADDING = Optimization(

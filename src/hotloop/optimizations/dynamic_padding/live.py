@@ -26,7 +26,8 @@ def apply(value: Any, report: Report) -> None:
         if given["batch_size"] is None and given["batch_sampler"] is None:
             return "makes its batches itself"
         context = given["multiprocessing_context"] or multiprocessing
-        if given["num_workers"] and _start_method(context) != "fork":
+        method = context if isinstance(context, str) else context.get_start_method()
+        if given["num_workers"] and method != "fork":
             return "has workers that are not forked"
         trimming = Trimming(
             given["collate_fn"], scope[NAME], report, can_toggle=not given["num_workers"]
@@ -34,10 +35,6 @@ def apply(value: Any, report: Report) -> None:
         return {"collate_fn": trimming}
 
     set_arguments(change, value, report, says_itself=True)
-
-
-def _start_method(context: Any) -> str | None:
-    return context if isinstance(context, str) else context.get_start_method()
 
 
 class Trimming:

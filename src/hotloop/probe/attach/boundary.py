@@ -97,7 +97,9 @@ class Boundary:
 
     def _drop_unfinished(self, *, running: int = 0) -> None:
         """An update that raised never ended; a closure's is under way."""
-        if _running_steps() <= running:
+        # As the frames of this thread tell: how many optimizers' steps are under way.
+        steps = sum(each.f_code.co_qualname == _STEP_FRAME for each in outward(sys._getframe()))
+        if steps <= running:
             self._watch.leave(self._open[0][1])
             self._open.clear()
 
@@ -208,11 +210,6 @@ class Boundary:
         if NO_OPTIMIZER in self._watch.notes:
             self._watch.notes.remove(NO_OPTIMIZER)
         self._watch.restart(why)
-
-
-def _running_steps() -> int:
-    """How many optimizers' steps are under way on this thread, as its frames tell."""
-    return sum(each.f_code.co_qualname == _STEP_FRAME for each in outward(sys._getframe(1)))
 
 
 MOST_TENSORS, MOST_VALUES = 8, 64

@@ -16,7 +16,7 @@ from typing import Any
 
 from hotloop.core.child import IMPORTS_FILE
 from hotloop.probe import entry
-from hotloop.probe.attach.sites import caller
+from hotloop.probe.attach.sites import caller, is_installed
 from hotloop.probe.foreign_process import replace_json
 from hotloop.probe.imports import source_file
 
@@ -38,7 +38,9 @@ class ImportsSeen:
 
     def _set(self, original: Any, *args: Any) -> Any:
         frame = caller(passing=("<frozen",))
-        if self._modules is None and not _is_installed(frame.f_code.co_filename if frame else ""):
+        file = frame.f_code.co_filename if frame else ""
+        is_foreign = is_installed(file) or file.startswith(sysconfig.get_path("stdlib"))
+        if self._modules is None and not is_foreign:
             self._modules = list(sys.modules)
         return original(*args)
 
@@ -47,19 +49,10 @@ class ImportsSeen:
         modules = {}
         for name in self._modules if self._modules is not None else list(sys.modules):
             file = source_file(sys.modules.get(name))
-            if file is not None and is_package_file(file):
+            if file is not None and is_installed(file):
                 modules[name] = file
         self._modules = []
         replace_json(directory / IMPORTS_FILE, {"modules": modules, "variables": self._before})
-
-
-def is_package_file(file: str) -> bool:
-    """Whether it was installed, and is not the user's own."""
-    return "site-packages" in file or "dist-packages" in file
-
-
-def _is_installed(file: str) -> bool:
-    return is_package_file(file) or file.startswith(sysconfig.get_path("stdlib"))
 
 
 def _changed_variables() -> dict[str, str | None] | None:

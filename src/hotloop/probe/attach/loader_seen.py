@@ -140,6 +140,8 @@ def _arguments(loader: DataLoader[Any], sites: Sites) -> dict[str, Any]:
     collate = loader.collate_fn
     iterable = isinstance(dataset, IterableDataset)
     names = ("__iter__",) if iterable else ("__getitems__", "__getitem__")
+    # accelerate always gives a sampler of whole batches.
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     method = next((found for name in names if (found := getattr(kind, name, None))), None)
     return {
         "dataset": kind.__qualname__,
@@ -148,18 +150,12 @@ def _arguments(loader: DataLoader[Any], sites: Sites) -> dict[str, Any]:
         "iterable": iterable,
         "in_memory": holds_its_data(dataset),
         "num_workers": loader.num_workers,
-        "batch_size": _batch_size(loader),
+        "batch_size": size if isinstance(size, int) else None,
         "pin_memory": loader.pin_memory,
         "persistent_workers": loader.persistent_workers,
         "prefetch_factor": loader.prefetch_factor,
         "per_epoch": None if iterable else _length(loader),
     }
-
-
-def _batch_size(loader: DataLoader[Any]) -> int | None:
-    """The loader's, or that of the sampler of whole batches that it was given (accelerate always gives one)."""
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    return size if isinstance(size, int) else None
 
 
 def innermost_dataset(dataset: Any) -> Any:

@@ -211,7 +211,9 @@ class Padding:
             if total:
                 words = source
                 if source == "ids":
-                    found = self._fills_up()
+                    # The id that most rows end in, if it looks like one that fills them up.
+                    filling = [pair for pair in self._ids.items() if pair[1].fills_up]
+                    found = max(filling, key=lambda pair: pair[1].padded, default=None)
                     words = f"trailing id {found[0]}" if found else "trailing id"
                     padded = found[1].padded if found else 0
                 left = self._masked.left() if source == "attention_mask" else (None, None)
@@ -233,11 +235,6 @@ class Padding:
             value = int(tensor[:, -1].mode().values)
             self._ids.setdefault(value, _Trailing()).add(tensor, value)
             self._sum("ids", 0, tensor.numel())
-
-    def _fills_up(self) -> tuple[int, _Trailing] | None:
-        """The id that most rows end in, if it looks like one that fills them up."""
-        found = [(value, seen) for value, seen in self._ids.items() if seen.fills_up]
-        return max(found, key=lambda each: each[1].padded, default=None)
 
     def _sum(self, source: str, padded: int, total: int) -> None:
         before = self._seen.get(source, (0, 0))

@@ -178,8 +178,10 @@ def _nest(
             fused = max(fused, start + duration)
             if dtype:
                 dtypes.add((dtype, "matmul"))
-        elif name == "aten::_softmax" and start >= fused and _is_attention(event):
-            attention.add("plain")
+        elif name == "aten::_softmax" and start >= fused:
+            shapes = event.shapes()
+            if shapes and len(shapes[0]) == 4:  # (batch, heads, queries, keys)
+                attention.add("plain")
 
 
 def _computed_in(dtype: str, of: str, device_index: int | None) -> str:
@@ -190,12 +192,6 @@ def _computed_in(dtype: str, of: str, device_index: int | None) -> str:
     switch = cudnn if of == "conv" else torch.backends.cuda.matmul
     able = torch.version.hip is None and torch.cuda.get_device_capability(device_index) >= (8, 0)
     return "tf32" if able and switch.fp32_precision == "tf32" else dtype
-
-
-def _is_attention(event: Any) -> bool:
-    """A softmax over a four-dimensional tensor: (batch, heads, queries, keys)."""
-    shapes = event.shapes()
-    return bool(shapes) and len(shapes[0]) == 4
 
 
 def _operators(sums: dict[tuple[str, str | None], _Sum], num_steps: int) -> tuple[OperatorUse, ...]:
@@ -307,7 +303,8 @@ def depended_on_ns(events: Sequence[Any], between: Sequence[Span], *, updates_by
             continue
         took = event.duration_ns() + min(start - end, STARTED_IN_NS)
         end = start + event.duration_ns()
-        if not is_operation or not _is_in(start, between, begins):
+        place = bisect_right(begins, start) - 1
+        if not is_operation or place < 0 or start >= between[place][1]:
             before = 0
         elif updates_by_hand and name.endswith("_"):
             total += before + took  # `weight -= rate * slope` is two
@@ -316,11 +313,6 @@ def depended_on_ns(events: Sequence[Any], between: Sequence[Span], *, updates_by
             done = _Done(end, took, number)
             before = took if number < 0 else 0
     return total
-
-
-def _is_in(moment: int, spans: Sequence[Span], begins: Sequence[int]) -> bool:
-    place = bisect_right(begins, moment) - 1
-    return place >= 0 and moment < spans[place][1]
 
 
 class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]

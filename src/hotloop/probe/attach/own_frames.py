@@ -119,14 +119,10 @@ def level_from(frame: FrameType | None, level: int, sites: Sites) -> int:
     """`level` as counted from the calling frame outward, without the probe's: so many from `frame`, itself 1."""
     wanted, counted = max(level, 1), 0
     for each in outward(frame):
-        if not _is_importing(each):  # which Python does not count either
+        name = each.f_code.co_filename
+        if not ("importlib" in name and "_bootstrap" in name):  # which Python does not count either
             counted += 1
             wanted -= not sites.is_probe(each.f_code)
             if wanted == 0:
                 break
     return counted + wanted
-
-
-def _is_importing(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return "importlib" in name and "_bootstrap" in name

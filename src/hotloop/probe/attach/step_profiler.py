@@ -156,7 +156,10 @@ class StepProfiler:
         With CUDA before 12.6, or where torch was built not to allow it, a profiler that starts again
         after a graph was captured crashes the process.
         """
-        if not _on_cuda() or not (self._captured or _inductor_captures()):
+        # As it asks; where inductor was never loaded nobody can have set it.
+        config = sys.modules.get("torch._inductor.config")
+        captures = self._captured or (config is not None and config.triton.cudagraphs)
+        if not _on_cuda() or not captures:
             return False
         version = torch.version.cuda
         old = version is not None and TorchVersion(version) < "12.6"
@@ -205,12 +208,6 @@ def _wait_for_device() -> None:
 
 def _is_capturing() -> bool:
     return _on_cuda() and torch.cuda.is_current_stream_capturing()
-
-
-def _inductor_captures() -> bool:
-    """As `torch.profiler.profile` asks; where inductor was never loaded nobody can have set it."""
-    config = sys.modules.get("torch._inductor.config")
-    return config is not None and bool(config.triton.cudagraphs)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor import starting_point, trial_costs
+from hotloop.doctor import starting_point, trial_costs, trial_runner
 from hotloop.doctor.fix_campaign import run_campaign
 from hotloop.doctor.fixes import Fix
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -168,16 +169,21 @@ def test_script_that_writes_outside_is_refused_and_nothing_is_written(
 
 
 def test_script_whose_steps_are_not_comparable_says_why_and_writes_outside_into_a_layer(
-    planted: None, tmp_path: Path
+    planted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
+    # The budget is for learning that, however slow the machine is, and for nothing after it.
+    clock = SimpleNamespace(monotonic=lambda: 1e3 * any("not comparable" in each for each in said))
+    monkeypatch.setattr(trial_runner, "time", clock)
     before = "torch.manual_seed(time.time_ns() % 2**31)"
     path = tmp_path / "elsewhere" / "checkpoint.pt"
     path.parent.mkdir()
     has_layers = starting_point.storage_for(tmp_path, tmp_path) is not None
     if has_layers:  # not every kernel gives them to unprivileged users
         before += f"; torch.save(1, {str(path)!r})"
-    ledger = trying(tmp_path, "claims", before=before, start_s=1.0, budget_s=8.0, warn=said.append)
+    ledger = trying(
+        tmp_path, "claims", before=before, start_s=1.0, budget_s=120.0, warn=said.append
+    )
     if has_layers:
         assert (ledger.isolation, ledger.network) == ("layer", False)
     assert not path.exists()

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from hotloop.probe import phases
-from hotloop.probe.phases import PhaseClock
+from hotloop.probe.phases import PhaseClock, cost_s
 
 
 class Hands:
@@ -131,3 +133,14 @@ def test_time_may_be_given_to_another_phase_but_no_more_than_there_was(hands: Ha
     wall, seconds, _ = clock.end_step()
     assert wall == 2.0
     assert seconds == {"unattributed": 0.0, "eval": 2.0}
+
+
+def test_what_others_have_of_the_cpu_is_no_cost_of_the_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waits() -> None:
+        time.sleep(0.01)
+
+    assert cost_s(waits, 2) < 0.005
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)  # where that clock does not tick in it
+    assert cost_s(waits, 2) >= 0.01

@@ -68,6 +68,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.probe.entry",
         "hotloop.probe.foreign_process",
         "hotloop.probe.machine",
+        "hotloop.probe.phases",
         "hotloop.probe.scaled_loss",
         "hotloop.probe.step_clock",
         "hotloop.probe.step_rule",

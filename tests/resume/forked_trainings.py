@@ -18,6 +18,10 @@ _CONTEXT.set_forkserver_preload(["hotloop.train.start", "torch._dynamo", "hotloo
 
 FAULT = "FAULT_OF_THE_TRAINER"
 """In the environment: what a training that continues gets wrong, one of `samples`, `random`, `optimizer`, `model`."""
+HELD = "STEP_TO_HOLD_AT"
+"""In the environment: once this step is recorded, the next update is never made."""
+PAST = 5
+"""Steps that a training may come further than the one it is to be killed at, so that it is killed at any moment of a step."""
 
 
 class Forked:
@@ -49,15 +53,18 @@ def killed_at(config: Path, directory: Path, step: int, *overrides: str) -> None
     """Trains in `directory` until this step is recorded; then it is killed."""
     words = ["-m", "hotloop", "train", str(config), "--out", str(directory), *overrides]
     log = directory.with_suffix(".log")
-    process = launch(["python", *words], dict(os.environ), log)
-    path, deadline = directory / "steps.jsonl", time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        if lines and json.loads(lines[-1])["step"] >= step:
-            break
+    process = launch(["python", *words], {**os.environ, HELD: str(step + PAST)}, log)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline and not _recorded(directory, step):
         time.sleep(0.001)
     os.killpg(process.pid, 9)
     assert process.wait() == -9, log.read_text()
+
+
+def _recorded(directory: Path, step: int) -> bool:
+    path = directory / "steps.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return bool(lines) and json.loads(lines[-1])["step"] >= step
 
 
 def _become(arguments: list[str], env: dict[str, str], log: str) -> None:
@@ -67,11 +74,28 @@ def _become(arguments: list[str], env: dict[str, str], log: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.argv = ["hotloop", *arguments]
-    _plant(env.get(FAULT, ""), Path(arguments[arguments.index("--out") + 1]))
+    directory = Path(arguments[arguments.index("--out") + 1])
+    _plant(env.get(FAULT, ""), directory)
+    if HELD in env:
+        _hold(directory, int(env[HELD]))
     from hotloop.cli.main import run
 
     sys.stdout.flush()
     os._exit(run(arguments))
+
+
+def _hold(directory: Path, step: int) -> None:
+    """Whoever kills it may come late: it waits for that."""
+    from hotloop.train import loop
+
+    update = loop.update
+
+    def held(*args: Any) -> Any:
+        if _recorded(directory, step):
+            time.sleep(3600)
+        return update(*args)
+
+    loop.update = held
 
 
 def _plant(fault: str, directory: Path) -> None:

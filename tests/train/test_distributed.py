@@ -161,11 +161,17 @@ logging: {{tensorboard: false}}
 
 def interrupt(made: Made) -> None:
     """Ctrl-C to torchrun in the midst of "interrupted"."""
-    directory = made.directory("interrupted")
-    train = ("-m", "hotloop", "train", str(made.config), *LONG, "--out", str(directory))
-    child = torchrun(*train, PYTHONPATH=str(Path(__file__).parents[1] / "without_compiler"))
+    directory, hold = made.directory("interrupted"), made.root / "hold"
+    hold.touch()
+    program = str(Path(__file__).with_name("held_program.py"))
+    child = torchrun(
+        program, "train", str(made.config), *LONG, "--out", str(directory),
+        PYTHONPATH=str(Path(__file__).parents[1] / "without_compiler"),
+        HOLD=str(hold), HOLD_AFTER="20",
+    )  # fmt: skip
     wait_for_steps(child, directory / "steps-1.jsonl", 5)
     child.send_signal(signal.SIGINT)
+    hold.unlink()
     out, err = child.communicate(timeout=60)
     (made.root / "interrupted.txt").write_text(out + err)
     shutil.copytree(directory, made.root / "as interrupted")

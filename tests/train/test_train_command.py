@@ -31,9 +31,14 @@ def hotloop(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
     )
 
 
-def begin(config: Path, run: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hotloop", "train", str(config), "--out", str(run), *overrides]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def begin(config: Path, run: Path, hold: Path, *overrides: str) -> subprocess.Popen[str]:
+    hold.touch()
+    program = Path(__file__).with_name("held_program.py")
+    return subprocess.Popen(
+        [sys.executable, program, "train", config, "--out", run, *overrides],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "HOLD": str(hold), "HOLD_AFTER": "80"},
+    )  # fmt: skip
 
 
 STEPS = 300
@@ -45,14 +50,15 @@ def test_killed_and_interrupted_the_same_command_continues_without_a_gap(
     tiny_config: Path, tmp_path: Path
 ) -> None:
     tiny_config.write_text(tiny_config.read_text().replace("  windows: 4\n", ""))
-    run = tmp_path / "run"
-    child = begin(tiny_config, run, *LONG)
+    run, hold = tmp_path / "run", tmp_path / "hold"
+    child = begin(tiny_config, run, hold, *LONG)
     wait_for_steps(child, run / "steps.jsonl", 30)
     child.kill()
     child.communicate()
-    child = begin(tiny_config, run, *LONG)
+    child = begin(tiny_config, run, hold, *LONG)
     wait_for_steps(child, run / "steps.jsonl", 60)
     child.send_signal(signal.SIGINT)
+    hold.unlink()
     _, errors = child.communicate(timeout=60)
     assert child.returncode == 75, errors
     assert "run the same command again to continue" in errors

@@ -435,8 +435,6 @@ def test_step_that_is_only_there_can_be_asked_for(
 def test_limit_of_the_rate_pauses_for_as_long_as_the_bytes_take(
     tiny_config: Path, tmp_path: Path, disk: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hotloop.checkpoint.upload import Uploader
-
     paused: list[float] = []
     monkeypatch.setattr(Uploader, "_sleep", lambda self, seconds: paused.append(seconds))
     still = types.SimpleNamespace(monotonic=lambda: 5.0, time=lambda: 0.0)
@@ -460,15 +458,22 @@ def test_bit_that_changes_on_the_way_is_noticed_there_and_the_file_is_sent_again
 
 
 def test_interrupt_while_the_last_upload_is_waited_for_leaves_it_to_the_next_start(
-    tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str
+    tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered = threading.Event()
+    left, leave = threading.Event(), Uploader.__exit__
 
     def waits(head: bytes) -> None:
         if head.startswith(b"PUT") and b"model" in head:
-            answered.wait(20)
+            left.wait(60)
+
+    def leaves(self: Uploader, *how: Any) -> None:
+        try:
+            leave(self, *how)
+        finally:
+            left.set()
 
     proxy.fault = waits
+    monkeypatch.setattr(Uploader, "__exit__", leaves)
     settings = (f"checkpoint.upload={bucket}", "checkpoint.every_steps=0")
     said: list[str] = []
 
@@ -476,7 +481,6 @@ def test_interrupt_while_the_last_upload_is_waited_for_leaves_it_to_the_next_sta
         said.append(note)
         if note.startswith("uploading"):
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-            threading.Timer(0.6, answered.set).start()
 
     with pytest.raises(KeyboardInterrupt):
         train(tiny_config, tmp_path / "run", *settings, warn=warn)

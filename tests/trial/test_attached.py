@@ -33,7 +33,8 @@ with attached.listening() as heard:
     end = attached.run_attached(
         [sys.executable, "-S", "-c", sys.argv[2], str(here)], env=env, token=("TEST_TOKEN", str(here)),
         heard=heard, has_enough=lambda: False, started=lambda pid: (here / "pid").write_text(str(pid)),
-        tick=lambda seconds: None, say=lambda text: print(text, file=sys.stderr, flush=True))
+        tick=lambda seconds: heard.signals and (here / "heard").touch(),
+        say=lambda text: print(text, file=sys.stderr, flush=True))
 (here / "end").write_text(json.dumps([end.returncode, end.was_ended, list(heard.signals)]))
 """
 IN_TERMINAL = (
@@ -179,7 +180,7 @@ def test_what_ignores_signals_is_ended_with_what_it_started(tmp_path: Path) -> N
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     started = start(tmp_path, DEAF)
     started.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    assert wait_for((tmp_path / "heard").exists)  # two that come at once would be one
     started.send_signal(signal.SIGINT)
     time.sleep(1.0)
     started.send_signal(signal.SIGINT)  # and the third skips asking politely

@@ -36,11 +36,11 @@ from hotloop.core.errors import HotloopError
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
-def arm(name, seconds):
-    return Arm(name, (sys.executable, "-S", "-c", f"import time; time.sleep({seconds})"), "none")
-plan = TrialPlan(warmup_steps=0, steps=1, timeout_s=30, looks=(4,), aa_pairs=1, seed=1)
+def arm(name):
+    return Arm(name, (sys.executable, "-S", sys.argv[2]), "none")
+plan = TrialPlan(warmup_steps=0, steps=1, timeout_s=300, looks=(4,), aa_pairs=1, seed=1)
 try:
-    compare_arms(arm("plain", 0.3), arm("other", 0.2), directory=Path(sys.argv[1]), plan=plan,
+    compare_arms(arm("plain"), arm("other"), directory=Path(sys.argv[1]), plan=plan,
                  parity_class="bitwise")
 except HotloopError as error:
     print(error)
@@ -109,15 +109,31 @@ def test_planted_difference_is_found_with_its_sign(
     assert {f"aa-01-{letter}-plain" for letter in "ab"} < set(finished(tmp_path / "session"))
 
 
+WAITS = """
+import glob, time
+while True:  # until this may be one of the trials that end
+    try:
+        if len(glob.glob("DIRECTORY/*/measurement.json")) < int(open("DIRECTORY/may-end").read()):
+            break
+    except ValueError:  # it is only being written
+        pass
+    time.sleep(0.01)
+"""
+
+
 def test_session_killed_in_the_middle_continues_with_what_it_had(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    script, may_end = tmp_path / "waits.py", tmp_path / "may-end"
+    script.write_text(WAITS.replace("DIRECTORY", str(tmp_path)))
+    command = [sys.executable, "-c", PARENT, str(tmp_path), str(script)]
+    may_end.write_text("3")
     parent = subprocess.Popen(command)
     wait_until_finished(tmp_path, 3)
     parent.kill()
     parent.wait()
     before = finished(tmp_path)
-    assert 3 <= len(before) < 10
+    assert len(before) == 3
 
+    may_end.write_text("4")
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     wait_until_finished(tmp_path, len(before) + 1)
     parent.send_signal(signal.SIGINT)
@@ -127,12 +143,14 @@ def test_session_killed_in_the_middle_continues_with_what_it_had(tmp_path: Path)
     interrupted = finished(tmp_path)
     assert before.items() < interrupted.items()
 
-    result = session(tmp_path, sleeper("plain", 0.3), sleeper("other", 0.2))
+    may_end.write_text("10")
+    arms = [Arm(name, (sys.executable, "-S", str(script)), "none") for name in ("plain", "other")]
+    result = session(tmp_path, *arms, plan=replace(PLAN, timeout_s=300))
     assert interrupted.items() < finished(tmp_path).items()
     assert len(finished(tmp_path)) == 10
     assert result.verdict.num_pairs == 4
     assert not list(tmp_path.glob("*/tmp"))  # nor what it links to
-    again = session(tmp_path, sleeper("plain", 0.3), sleeper("other", 0.2))
+    again = session(tmp_path, *arms)
     assert again == result
 
 

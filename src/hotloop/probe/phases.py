@@ -9,6 +9,7 @@ the phases can be held against it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from hotloop.core.step import HOST_PHASES
@@ -135,15 +136,27 @@ class _Phase:
         self._clock.leave(-1)
 
 
-def clock_read_s(repeats: int = 2000) -> float:
-    """Measured cost of one clock read, in seconds: the median over blocks of empty phases."""
-    clock = PhaseClock()
-    phase = clock.phase("forward")
+def cost_s(call: Callable[[], object], repeats: int) -> float:
+    """Seconds of CPU that a call takes, the median over blocks: others may have the CPU in each of them.
+
+    Where the CPU clock ticks too seldom for a block, it is the seconds that passed.
+    """
     blocks = []
     for _ in range(5):
-        start = time.perf_counter()
+        began, cpu_s = time.perf_counter(), time.thread_time()
         for _ in range(repeats):
-            with phase:
-                pass
-        blocks.append((time.perf_counter() - start) / (2 * repeats))
-    return sorted(blocks)[len(blocks) // 2]
+            call()
+        cpu_s, passed_s = time.thread_time() - cpu_s, time.perf_counter() - began
+        blocks.append((min(cpu_s, passed_s) or passed_s) / repeats)
+    return sorted(blocks)[2]
+
+
+def clock_read_s(repeats: int = 2000) -> float:
+    """Measured cost of one clock read, in seconds: half an empty phase."""
+    phase = PhaseClock().phase("forward")
+
+    def empty() -> None:
+        with phase:
+            pass
+
+    return cost_s(empty, repeats) / 2

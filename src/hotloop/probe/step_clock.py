@@ -58,6 +58,7 @@ from hotloop.probe.machine import (
     num_background_saves,
     tree_bytes,
 )
+from hotloop.probe.phases import cost_s
 from hotloop.probe.scaled_loss import ScaledLoss
 from hotloop.probe.step_rule import Ends, RankLock, StepRule
 
@@ -313,7 +314,7 @@ class StepClock:
         return losses / steps if losses and steps else None
 
     def _measured_cost(self, repeats: int = 200) -> float:
-        """Seconds that a mark or a kept loss takes, in the mixture of this run; median of 5 blocks."""
+        """Seconds of CPU that a mark or a kept loss takes, in the mixture of this run; median of 5 blocks."""
         num_losses = sum(len(mark.losses) for mark in self._marks) / len(self._marks)
         probe = StepClock(self._directory, stop_after=None)
         holder = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=0.0)
@@ -322,17 +323,9 @@ class StepClock:
         loss = torch.zeros((), device=self._device)
         descriptor = WatchedMethod(lambda tensor: None, probe.backward)
         mark = step_hook(probe.updated)
-        costs = []
-        for _ in range(5):
-            start = time.perf_counter()
-            for _ in range(repeats):
-                mark(holder, (), {})
-            marked = time.perf_counter()
-            for _ in range(repeats):
-                descriptor.__get__(loss, torch.Tensor)()
-            mark_s, loss_s = (marked - start) / repeats, (time.perf_counter() - marked) / repeats
-            costs.append((mark_s + num_losses * loss_s) / (1 + num_losses))
-        return sorted(costs)[len(costs) // 2]
+        mark_s = cost_s(lambda: mark(holder, (), {}), repeats)
+        loss_s = cost_s(lambda: descriptor.__get__(loss, torch.Tensor)(), repeats)
+        return (mark_s + num_losses * loss_s) / (1 + num_losses)
 
 
 def install(directory: Path, *, stop_after: int | None = None, weights: bool = False) -> StepClock:

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from hotloop.probe.attach.install import FEWEST_STEPS, LATER
+from hotloop.probe.attach.step_profiler import FIRST_STEP, STEPS
+
 SCRIPTS = {
     "crashes": ("train(*build(), 15)\nraise ValueError('its own')", 1),
     "exits": ("train(*build(), 15)\nsys.exit(7)", 7),
@@ -146,15 +149,18 @@ print(threading.active_count())
     assert names[0].startswith("idle-")
 
 
-@pytest.mark.parametrize(("seconds", "least"), [(0.0, 24), (0.4, 60)])
+@pytest.mark.parametrize("seconds", [0.0, 0.4])
 def test_run_that_is_to_end_after_so_many_seconds_of_steps_makes_a_few_all_the_same(
-    run: Any, seconds: float, least: int
+    run: Any, seconds: float
 ) -> None:
     source = "train(*build(), 10**9)\nprint('never')"
     ended = run(source, env={"HOTLOOP_DOCTOR_STOP": f"{seconds}s"})
     assert ended.out == ""
-    assert len(ended.counted) >= least
-    assert sum(record.wall_s for record in ended.counted[:-1]) < seconds or least == 24
+    took_s = [record.wall_s for record in ended.counted]
+    assert len(took_s) >= FEWEST_STEPS
+    assert sum(took_s) >= seconds
+    # On a slow machine it is the profile that is waited for.
+    assert sum(took_s[:-1]) < seconds or ended.steps[-1].step <= FIRST_STEP + STEPS + LATER
     assert ended.clock["stopped"]
     assert ended.census.operators
 
@@ -171,7 +177,9 @@ def test_run_that_is_to_end_after_so_many_steps_ends_after_its_profile(run) -> N
 
 def test_what_was_flushed_stays_when_the_process_is_killed(run) -> None:  # type: ignore[no-untyped-def]
     ended = run(
-        "import signal\ntrain(*build(), 50)\ntime.sleep(2.5)\nos.kill(os.getpid(), signal.SIGKILL)",
+        "import signal\nfile = os.path.join(os.environ['HOTLOOP_DOCTOR'], 'steps-0.jsonl')\ntrain(*build(), 50)\n"
+        "while not os.path.exists(file) or open(file).read().count('\\n') < 50: time.sleep(0.02)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)",
         code=-9,
     )
     assert len(ended.steps) == 50
@@ -197,14 +205,17 @@ def test_two_probes_share_each_entry_point(run, tmp_path) -> None:  # type: igno
 
 
 def test_cost_is_known_and_small(run) -> None:  # type: ignore[no-untyped-def]
-    """On steps of 10 ms: calls times the measured cost of a call."""
+    """On steps of 10 ms: calls times the measured cost of a call.
+
+    They compute so long, and longer where a call takes longer, too.
+    """
     ended = run("""
 model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(50)))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(240, 8)), batch_size=4)
 for (x,) in loader:
     optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
-    time.sleep(0.01)
+    sum(range(800_000))
 """)
     read_s = ended.census.clock_read_s
     assert read_s is not None
@@ -227,7 +238,9 @@ model, optimizer = build()
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(240, 8)), batch_size=4)
 def closure():
     optimizer.zero_grad(); loss = model(x).square().mean(); loss.backward(); return loss
-for (x,) in loader: optimizer.step(closure)
+for number, (x,) in enumerate(loader):
+    if number == 1: asked.clear()  # of what a look at the clock costs, measured once
+    optimizer.step(closure)
 print(len(asked))
 """)
     assert len(ended.steps) == 60

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 
 LOOP = """
@@ -61,8 +63,9 @@ if __name__ == "__main__":
 def test_waiting_for_another_thread_or_process_is_waiting_for_data(run, by: str) -> None:  # type: ignore[no-untyped-def]
     ended = run(LOOP + MAKE + WAITS[by])
     assert len(ended.steps) == 40
-    waited = sum(record.host.get("data_wait", 0.0) for record in ended.counted)
-    between = sum(record.host["unattributed"] for record in ended.counted)
+    # Of the step in the middle: one in which the machine stood still would outweigh all others.
+    waited = median(record.host.get("data_wait", 0.0) for record in ended.counted)
+    between = median(record.host["unattributed"] for record in ended.counted)
     assert waited > 2 * between
 
 

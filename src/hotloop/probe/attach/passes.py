@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.step_calls import Step
 from hotloop.probe.attach.watch import RESTS, Watch
 from hotloop.probe.background import Background
+from hotloop.probe.phases import cost_s
 from hotloop.probe.scaled_loss import ScaledLoss
 
-BLOCKS = 5
 REPEATS = 300
 _OUTERMOST = frozenset({"unattributed", "optimizer"})
 """Inside which a module call is a pass of its own. Elsewhere it is part of what is open: a block
@@ -175,9 +174,10 @@ class Cost:
             return None
 
         call = watched_call(watch, nothing, EvaluationWatch(watch))
-        self.read_s = _median_s(lambda: call(None)) / 2
-        depth = watch.enter("forward")
-        self._pass_s = _median_s(lambda: call(None))
+        with torch.enable_grad():
+            self.read_s = cost_s(lambda: call(None), REPEATS) / 2
+            depth = watch.enter("forward")
+            self._pass_s = cost_s(lambda: call(None), REPEATS)
         watch.leave(depth)
 
     def extra_reads(self, steps: Sequence[Step]) -> list[int]:
@@ -198,14 +198,3 @@ class Cost:
                 self.own_s += step.own_s
                 self.all_s += seconds + step.reads * self.read_s
         return found
-
-
-def _median_s(call: Callable[[], Any]) -> float:
-    blocks = []
-    with torch.enable_grad():
-        for _ in range(BLOCKS):
-            start = time.perf_counter()
-            for _ in range(REPEATS):
-                call()
-            blocks.append((time.perf_counter() - start) / REPEATS)
-    return sorted(blocks)[BLOCKS // 2]

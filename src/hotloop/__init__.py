@@ -131,10 +131,14 @@ def load_ipython_extension(shell: Any) -> None:
         code = cell if cell.lstrip().startswith("%%") else f"{indent}#\n{cell}"
         # It is compiled under the number of the next cell, where IPython counts on before a cell runs.
         count, shell.execution_count = shell.execution_count, len(shell.user_ns["In"]) - 1
+        # What is raised leaves this cell, too, and is shown then, behind what was found.
+        shows = shell.showtraceback, shell.showsyntaxerror
+        shell.showtraceback = shell.showsyntaxerror = lambda *args, **kwargs: None
         try:
             with watch(steps=int(words) if words.isdecimal() else words or None):  # type: ignore[arg-type]
                 shell.run_cell(code).raise_error()
         finally:
+            shell.showtraceback, shell.showsyntaxerror = shows
             shell.execution_count = count
 
     shell.register_magic_function(watched, "cell", "hotloop")

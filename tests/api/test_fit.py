@@ -52,6 +52,8 @@ def test_a_module_learns_in_place_and_its_run_is_kept(tmp_path: Path) -> None:
     load_model(again, str(run.model))
     assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), model.state_dict().values(), strict=True))  # fmt: skip
     assert "hotloop" in run._repr_html_()
+    assert "samples/s" in str(run)
+    assert "tokens/s" not in str(run)  # its examples are no tokens
 
 
 def test_each_step_is_that_of_a_plain_loop_over_the_same_examples(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_cells_watch_with_and_without_the_magic_and_name_cells_and_lines() -> No
         "%%hotloop\n1 / 0",
         "%%hotloop fifty\npass",
         f"%%hotloop\n%%time\n{LOOP}",
+        "%%hotloop\nx = = 1",
     )
     client = nbclient.NotebookClient(made, timeout=120, allow_errors=True)
     client.execute()
@@ -70,7 +72,9 @@ def test_cells_watch_with_and_without_the_magic_and_name_cells_and_lines() -> No
     assert "watching took" in outputs[4][0]["data"]["text/plain"]
     assert outputs[5][0]["text"] == "7\n"
     assert SLEEPS_IN_LOOP_AT in str(outputs[6])
-    assert "ZeroDivisionError" in [each.get("ename") for each in outputs[7]]
+    assert [each["ename"] for each in outputs[7] if "ename" in each] == ["ZeroDivisionError"]
+    assert "----> 2 1 / 0" in re.sub(r"\x1b\[[\d;]*m", "", str(outputs[7][-1]["traceback"][-2]))
+    assert "SyntaxError" in str(outputs[-1])
     assert "steps='fifty' is no number" in str(outputs[8])
     assert "%time:2" in str(outputs[9])  # of what it times
 

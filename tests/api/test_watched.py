@@ -411,6 +411,14 @@ print(json.dumps([run.diagnosis.breakdown == again.diagnosis.breakdown, str(run)
         assert what in done.stderr
 
 
+def test_an_error_of_the_doctor_says_where_and_what_to_do(tmp_path: Path) -> None:
+    done = ran('hotloop.doctor("python none.py", out="other")', tmp_path)
+    what, where, do = done.stderr.splitlines()[-3:]
+    assert what.endswith("UsageError: no such script `none.py`")
+    assert where.split() == ["at", str(tmp_path)]
+    assert do == "  check the spelling, or run this in the script's directory"
+
+
 def test_a_doctor_that_was_killed_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(5)")
     done = ran('hotloop.doctor("python train.py", out="run")', tmp_path)

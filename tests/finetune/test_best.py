@@ -72,6 +72,18 @@ def test_a_training_that_no_longer_gets_better_ends_and_exports_its_best_weights
     assert held_out_losses(out / "evals.jsonl", "macro_f1") == scores
 
 
+@pytest.mark.parametrize("choosing", ["eval.patience=1", "eval.export=best"])
+def test_choosing_among_evaluations_makes_one_each_epoch(
+    choosing: str, job: list[str], tmp_path: Path, run: Run
+) -> None:
+    job.remove("eval.every_epochs=1")  # the default, 250 steps, is more than all of them
+    job += ["train.epochs=2", "optimizer.learning_rate=1e-3", choosing]
+    run(job)
+    assert sorted(held_out_losses(tmp_path / "run/evals.jsonl", "loss")) == [5, 10]
+    run([*job, "eval.every_steps=3", "--out", str(tmp_path / "own")])  # what is asked for stays
+    assert 3 in held_out_losses(tmp_path / "own/evals.jsonl", "loss")
+
+
 def test_averaged_weights_are_those_of_the_best_evaluation(
     job: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

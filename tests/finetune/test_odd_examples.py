@@ -160,7 +160,7 @@ def line(text: Any, label: Any) -> str:
         ("a.jsonl", line("a", [0, 1, 0]), "multilabel", r"0 or 1 for each label \(`\[0, 1, 0\]`\), and no list of labels\n.*:1"),
         ("a.csv", "text,label\na,\"['x', 'y']\"\n", "multilabel", r"a list as text \(`\['x', 'y'\]`\)\n.*:2"),
         ("a.csv", "text,label\na,x\nb,NaN\n", "multilabel", r"no labels \(`NaN`\)\n.*:3"),
-        ("a.csv", "", "classification", r"no examples in this file"),
+        ("a.csv", "", "classification", r"no examples in this file\n.*a.csv\n.*it is empty, or has the names of its columns alone"),
         ("a.csv", "text,label\na,x\nb,y\ntext,label\n", "classification", r"the first line again\n.*:4"),
         ("a.tsv", 'text\tlabel\n"a\tx\nb\ty\nhe "is"\tx\n', "classification", r"damaged csv: .*\n.*:2\n.*quote"),
         ("a.json", "[1, 2]", "classification", r"damaged json: not a list of objects\n.*:1\n.*each line is an object"),

@@ -13,6 +13,7 @@ from encoders import config, save_encoder, tokenizer, write_conll, write_csv
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hotloop.finetune import profile
+from hotloop.report.numbers import rate
 
 Run = Callable[..., str]
 QUIET = ["logging.tensorboard=false", "train.microbatch=8"]
@@ -35,6 +36,8 @@ def test_a_rehearsal_trains_evaluates_saves_resumes_and_exports(tmp_path: Path, 
     assert "resumed from the checkpoint of step 4, to the same bits" in said
     assert "full job 180 examples, 92 steps, about" in said
     found = json.loads((tmp_path / "found.json").read_text())
+    speeds = [rate(found[f"{each}_per_s"], each) for each in ("tokens", "examples")]
+    assert f"speed {speeds[0]} and {speeds[1]} in the median step" in said
     assert (found["steps"], found["examples"], found["evaluated"]) == (8, 64, True)
     assert any((out / "checkpoints").glob("left-*"))  # it was really gone on from step 4
     transformers.AutoModelForSequenceClassification.from_pretrained(out / "model")

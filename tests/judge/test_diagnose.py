@@ -230,6 +230,15 @@ def test_every_finding_has_its_code_title_and_page() -> None:
         assert title_of(code)[0].isupper()
 
 
+def test_few_steps_are_those_that_the_speed_is_of() -> None:
+    """A start that is seen by its course alone is in neither."""
+    slow = {phase: 8 * seconds for phase, seconds in STEP.items()}
+    first = steps(slow, num=4)
+    diagnosis = diagnose(script((*first, *steps(num=28)[4:])))
+    assert (diagnosis.steps.measured, diagnosis.steps.warmup) == (24, 4)
+    assert any("24 counted steps of 2.4 s together" in each for each in diagnosis.not_examined)
+
+
 @pytest.mark.parametrize(
     ("num", "times", "loose"),
     [(29, 1.0, True), (30, 1.0, False), (60, 0.1, True), (60, 0.2, False)],

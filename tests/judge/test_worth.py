@@ -57,6 +57,13 @@ def test_nothing_to_gain_and_loose_bounds_are_different_answers() -> None:
     assert judged(planned(10**6), (*loose, *HALF)).gain_at_most == 2.0
 
 
+@pytest.mark.parametrize(("num", "answer"), [(29, "not known"), (60, "nothing to gain here")])
+def test_few_steps_do_not_say_that_nothing_is_to_gain(num: int, answer: str) -> None:
+    found = worth(judged_run(script(steps(STEP, num=num), planned(10**6))), ())
+    assert found.answer == answer
+    assert ("too few steps were counted; nothing" in found.reason) is (num == 29)
+
+
 @pytest.mark.parametrize(
     ("without", "said"), [("lines", "the script's own lines"), ("operators", "the operations")]
 )

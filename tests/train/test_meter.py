@@ -49,6 +49,12 @@ def test_rate_is_the_median_of_steps_without_a_tag() -> None:
     ]
 
 
+@pytest.mark.usefixtures("always")
+def test_what_has_no_tokens_is_counted_in_samples() -> None:
+    records = [StepRecord(step, 0.5, samples=32) for step in range(2)]
+    assert [*lines_of(records)] == ["1/2  64 samples/s", "2/2  64 samples/s"]
+
+
 def test_first_step_alone_is_no_steady_state() -> None:
     records = [
         StepRecord(0, 2.0, tokens=1000),

@@ -156,25 +156,26 @@ def doctor(
         finally:
             detector.release()
     lines = said.splitlines() or [""]
-    errors = [each.removeprefix("error: ") for each in lines if each.startswith("error: ")]
-    what = errors[-1] if errors else lines[-1]
+    error = max((n for n, each in enumerate(lines) if each.startswith("error: ")), default=-1)
+    what = lines[error].removeprefix("error: ")
+    do = ("\n".join(lines[error + 1 :]).strip() if error >= 0 else "") or "see above"
     match process.returncode:
         case ExitCode.FINE | ExitCode.FOUND | ExitCode.INCONCLUSIVE if directory.is_dir():
             return Run(directory)
         case ExitCode.USAGE:
-            raise UsageError(what, do="see above")
+            raise UsageError(what, do=do)
         case ExitCode.ENVIRONMENT:
-            raise EnvironmentFailed(what, do="see above")
+            raise EnvironmentFailed(what, do=do)
         case ExitCode.COMMAND_FAILED:
             ended = Run(directory).to_dict()["doctor"]["returncode"]
-            if not errors and ended:
+            if error < 0 and ended:
                 what = f"the command {describe_end(ended)}"
             raise CommandFailed(what, where=str(directory), returncode=ended or 1)
         case ExitCode.RESUMABLE:
             raise Interrupted("interrupted", where=str(directory), do="the same call goes on")
         case code:
             what = f"`hotloop doctor` {describe_end(code)}: {what}"
-            raise EnvironmentFailed(what, where=str(directory), do="see above")
+            raise EnvironmentFailed(what, where=str(directory), do=do)
 
 
 def _relayed(process: subprocess.Popen[bytes]) -> str:

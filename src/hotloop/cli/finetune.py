@@ -91,10 +91,15 @@ def train(
 def _tell(outcome: Finetuned, directory: Path) -> None:
     from hotloop.cli.train import tell
     from hotloop.report.held_out import scores_in_lines
+    from hotloop.report.numbers import counted
 
     tell(outcome.training, directory)
-    if outcome.scores is not None:
-        for line in scores_in_lines(outcome.scores):
+    if (scores := outcome.scores) is not None:
+        first, *others = scores_in_lines(scores)
+        if scores.task == "classification":  # an accuracy of 1 out of two examples says little
+            num = sum(each.num_examples for each in scores.by_class)
+            first += f" on {counted(num, 'held-out example')}"
+        for line in (first, *others):
             click.echo(line)
     if outcome.model is not None:
         what = "the adapter, for peft's" if outcome.is_adapter else "the model, for transformers'"

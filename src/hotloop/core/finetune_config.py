@@ -111,7 +111,7 @@ class FinetuneEval(EvalConfig):
     windows: Positive = MAX_COUNT
     """Held-out examples per evaluation, at most."""
     every_epochs: Positive | None = None
-    """Evaluate after so many epochs, in place of `every_steps`."""
+    """Evaluate after so many epochs, in place of `every_steps`. With `patience` or `export: best`, each epoch if neither is given."""
     metric: str = "loss"
     """What evaluations are compared by: loss, or a measure of the task (accuracy, macro_f1; f1 of `tokens`; mae, rmse, r2)."""
     patience: Positive | None = None

@@ -155,7 +155,7 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
         every = [(p.numel(), p.requires_grad) for p in model.parameters()]
         trained = sum(number for number, is_trained in every if is_trained)
         lines.append(
-            f"{trained} weights of an adapter are trained, beside {sum(number for number, _ in every) - trained} that are not"
+            f"{trained:,} weights of an adapter are trained, beside {sum(number for number, _ in every) - trained:,} that are not"
         )
     return lines + twice(
         *([each.ids.tobytes() for each in part] for part in (train, work.held_out))

@@ -11,6 +11,7 @@ from typing import Any
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.finetune.tables import (
+    EMPTY,
     TABLES,
     Row,
     check_columns,
@@ -87,7 +88,7 @@ def _read(config: CausalConfig, path: Path) -> tuple[list[Source], int, str]:
     else:
         rows = list(table_rows(file, delimiter=data.delimiter, columns={}))
         if not rows:
-            raise UsageError("no examples in this file", where=str(path))
+            raise UsageError("no examples in this file", where=str(path), do=EMPTY)
         if config.task == "text":
             found = _texts(path, rows, data.text)
         elif data.messages in rows[0][1]:

@@ -151,9 +151,12 @@ def with_steps(settings: Settings[Any], num_examples: int, where: str) -> Settin
         raise UsageError(what, where=where, do=do)
     each = steps_per_epoch(num_examples, config.sequences_per_step)
     examples = counted(num_examples, "example")
-    if config.eval.every_epochs is not None:
-        why = f"detected: {counted(config.eval.every_epochs, 'epoch')} of {examples}"
-        settings = settings.with_values({"eval.every_steps": config.eval.every_epochs * each}, origin=why)  # fmt: skip
+    epochs, by_default = config.eval.every_epochs, settings.origin("eval.every_steps") == "default"
+    if epochs is None and by_default and (config.eval.patience or config.eval.export == "best"):
+        epochs = 1  # few examples take fewer steps than the default: there would be nothing to choose among
+    if epochs is not None:
+        why = f"detected: {counted(epochs, 'epoch')} of {examples}"
+        settings = settings.with_values({"eval.every_steps": epochs * each}, origin=why)
     if config.eval.export == "best":
         every, saved = settings.config.eval.every_steps, config.checkpoint.every_steps
         kept: dict[str, int] = {"checkpoint.keep_best": max(config.checkpoint.keep_best, 1)}

@@ -16,7 +16,7 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig, Task
-from hotloop.finetune.tables import TextFile, cell, read_text_file, table_rows
+from hotloop.finetune.tables import EMPTY, TextFile, cell, read_text_file, table_rows
 from hotloop.finetune.tagged import tagged_texts
 
 MAX_CLASSES = 10_000
@@ -91,8 +91,10 @@ def read_examples(
         name = config.text if task != "tokens" else config.words
         raise UsageError(
             "no example has a text" if num_empty else "no examples in this file",
-            where=f"{path}, column `{name}`" if file.is_json or task != "tokens" else str(path),
-            do="name the column of the texts with `data.text`",
+            where=f"{path}, column `{name}`"
+            if num_empty and (file.is_json or task != "tokens")
+            else str(path),
+            do="name the column of the texts with `data.text`" if num_empty else EMPTY,
         )
     return Examples(tuple(texts), tuple(labels), num_empty), file.sha256
 

@@ -108,7 +108,7 @@ class ModuleWork(InMemory):
         microbatches = in_microbatches(
             chosen, self.config, own, partial(self.inputs, self.train), pinned
         )
-        return StepData(microbatches, len(chosen), len(chosen), len(chosen))
+        return StepData(microbatches, len(chosen), None, len(chosen))
 
     def inputs(self, examples: Any, chosen: Sequence[int]) -> Inputs:
         batch = batch_of(self.collate, examples, chosen)

@@ -25,6 +25,7 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
 """Its rows are read as lines of JSON."""
 TABLES = {".csv": ",", ".tsv": "\t"}
+EMPTY = "it is empty, or has the names of its columns alone: name the file that has the examples"
 HALVES, ESCAPED_HALVES = re.compile("[\ud800-\udfff]"), re.compile(r"\\u[dD][89a-fA-F]")
 """Of a character that was cut in two, as the last one of a tweet may be: no tokenizer takes it. In JSON it is escaped."""
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hotloop.core.census import Census
-from hotloop.judge.attribute import STARTING_UP
+from hotloop.judge.attribute import STARTING_UP, under_way
 from hotloop.judge.data_wait import is_crowded
 from hotloop.judge.judged_run import JudgedRun, few_full
 from hotloop.judge.own_code import own_code
@@ -41,9 +41,10 @@ def not_examined(run: JudgedRun) -> Iterator[str]:
     """One line each, in the order in which a reader should know."""
     yield from _of_time(run)
     if run.is_foreign and run.is_short:
+        kept = under_way(run.measurement.records)
         yield (
-            f"what a change would bring: {run.breakdown.counted_steps} counted steps of "
-            f"{_seconds(run.breakdown.counted_wall_s)} together are too few to promise a gain"
+            f"what a change would bring: {len(kept)} counted steps of "
+            f"{_seconds(math.fsum(record.wall_s for record in kept))} together are too few to promise a gain"
             + (f"; about {run.enough_steps:,} steps in all would do" if run.enough_steps else "")
         )
     if run.measurement.census is None:

@@ -154,6 +154,8 @@ def _without_gain(run: JudgedRun, findings: Sequence[Finding]) -> Worth:
         )
     if missing := _not_seen(run):
         return Worth("not known", f"{_listed(missing)}: not observed; {rest}", best)
+    if run.is_foreign and run.is_short:
+        return Worth("not known", f"too few steps were counted; {rest}", best)
     data_wait = run.exposed_phase("data_wait")
     if data_wait >= MODERATE:
         waits = f"data is waited for {_percent(data_wait)} of the time"

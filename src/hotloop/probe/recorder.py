@@ -120,7 +120,7 @@ class StepBook:
             stacked = host
         self._late.append((tuple(values), stacked, event))
 
-    def close(self, *, step: int, tokens: int, samples: int, learning_rate: float) -> None:
+    def close(self, *, step: int, tokens: int | None, samples: int, learning_rate: float) -> None:
         """End the step. Call once per step, after `note`, with no phase open."""
         wall_s, seconds, reads = self._clock.end_step()
         self._open.append(

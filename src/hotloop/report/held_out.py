@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.task_scores import ClassScore, TaskScores
-from hotloop.report.numbers import counted, loss, seconds
+from hotloop.report.numbers import counted, loss, rate, seconds
 
 NAMES = {"macro_f1": "macro F1", "micro_f1": "micro F1", "f1": "F1", "mae": "mean absolute error", "rmse": "root mean square error", "r2": "R2", "mean_f1": "mean F1"}  # fmt: skip
 CLASS_HEAD = ("label", "precision", "recall", "F1", "examples")
@@ -92,7 +92,7 @@ def profile_lines(found: Mapping[str, Any]) -> list[str]:
     )
     takes = "not known" if found["full_s"] is None else f"about {seconds(found['full_s'])} of steps, evaluations and saves left out"  # fmt: skip
     before, after = found["before"] or {}, found["after"] or {}
-    speeds = [f"{found[f'{each}_per_s']:,.0f} {each}/s" for each in ("tokens", "examples") if found[f"{each}_per_s"]]  # fmt: skip
+    speeds = [rate(found[f"{each}_per_s"], each) for each in ("tokens", "examples") if found[f"{each}_per_s"]]  # fmt: skip
     told = [f"{NAMES.get(n, n)} {value:.4f} to {after[n]:.4f}" for n, value in before.items() if n in after]  # fmt: skip
     return [
         f"trained    {counted(found['steps'], 'step')} on {counted(found['examples'], 'example')}, loss {' to '.join(losses)}",

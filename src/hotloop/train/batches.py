@@ -147,8 +147,8 @@ class StepData:
     """On the host; pinned for a GPU."""
     num_targets: int
     """What the loss of the whole step is the mean over, over all processes."""
-    num_tokens: int
-    """Tokens of the whole step that are counted as its work, over all processes."""
+    num_tokens: int | None
+    """Tokens of the whole step that are counted as its work, over all processes; None: its samples are."""
     num_samples: int
 
 

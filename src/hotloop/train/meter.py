@@ -66,11 +66,14 @@ class Meter:
         self._live = live or Live()
         self._shown_at = 0.0
         self._rates: list[float] = []
+        self._unit = "tokens"
         self._starts_at = self._newest = 0
 
     def __call__(self, record: StepRecord) -> None:
-        if record.tokens and record.wall_s > 0 and not record.tags:
-            self._rates.append(record.tokens / record.wall_s)
+        work = record.samples if record.tokens is None else record.tokens
+        self._unit = "samples" if record.tokens is None else "tokens"
+        if work and record.wall_s > 0 and not record.tags:
+            self._rates.append(work / record.wall_s)
             self._starts_at = self._starts_at if len(self._rates) > 1 else record.step
         self._newest = record.step
         now = time.monotonic()
@@ -80,7 +83,9 @@ class Meter:
         self._progress("training", record.step + 1, self._total, self._line(record))
 
     def tokens_per_s(self) -> float | None:
-        """Median over the steady steps."""
+        """Median over the steady steps; `None` where tokens are not counted."""
+        if self._unit != "tokens":
+            return None
         return self._median(len(self._rates))
 
     def _median(self, newest: int) -> float | None:
@@ -100,7 +105,7 @@ class Meter:
         rate = self._median(WINDOW)
         parts = [f"{record.step + 1}/{self._total}"]
         if rate is not None:
-            parts.append(f"{rate:,.0f} tokens/s")
+            parts.append(f"{rate:,.0f} {self._unit}/s")
         if record.loss is not None:
             parts.append(f"loss {record.loss:.3f}")
         if rate is not None and live.mfu_per_token is not None:

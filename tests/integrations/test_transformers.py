@@ -100,7 +100,9 @@ def test_counting_tokens_does_not_end_it_at_the_first_log(tmp_path: Path) -> Non
     made = trainer(tmp_path, callback)
     made.args.include_num_input_tokens_seen = "all"
     made.train()
-    assert callback.seen.diagnosis.steps.measured > 20
+    steps = callback.seen.diagnosis.steps
+    # A machine that watching delays more has more of them left out.
+    assert 35 < steps.warmup + steps.measured + steps.left_out <= 40
     assert any("hotloop/watch_cost_fraction" in each for each in made.state.log_history[-1:])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-WAIT_S = 0.0005
+WAIT_S = 0.003  # a step without it takes up to 5 ms where other programs run
 BATCH = 8
 
 

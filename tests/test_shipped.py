@@ -131,7 +131,7 @@ def test_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env={**os.environ, "HOTLOOP_CACHE": str(tmp_path / "cache")},
     )
     assert ended.returncode == 0, ended.stderr

@@ -60,7 +60,7 @@ def test_cells_watch_with_and_without_the_magic_and_name_cells_and_lines() -> No
         f"%%hotloop\n%%time\n{LOOP}",
         "%%hotloop\nx = = 1",
     )
-    client = nbclient.NotebookClient(made, timeout=120, allow_errors=True)
+    client = nbclient.NotebookClient(made, timeout=300, startup_timeout=300, allow_errors=True)
     client.execute()
     outputs = [each.outputs for each in made.cells]
     (shown,) = outputs[2]

@@ -311,7 +311,7 @@ def test_live_view_on_a_terminal_draws_and_ends_on_ctrl_c() -> None:
                     break
             except OSError:  # the terminal's other side is gone
                 break
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
     finally:

@@ -20,7 +20,7 @@ def test_a_pipe_is_written_into_and_not_replaced(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(fifo.read_text()))
     reader.start()
     write_object({"a": 1}, str(fifo))
-    reader.join(timeout=10)
+    reader.join(timeout=120)
     assert json.loads(read[0]) == {"a": 1}
     assert fifo.is_fifo()
 

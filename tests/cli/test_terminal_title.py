@@ -26,7 +26,7 @@ def drawn(term: str) -> bytes:
             [sys.executable, "-c", DRAWS],
             stderr=theirs,
             check=True,
-            timeout=60,
+            timeout=240,
             env={**os.environ, "TERM": term},
         )
         os.write(theirs, b".")  # so that reading never waits

@@ -175,7 +175,7 @@ def on_terminal(
             if press and b"pair 4 of" in got and got.endswith(b"loader_workers"):
                 os.write(ours, press)
                 press = b""
-        assert child.wait(timeout=60) == 0
+        assert child.wait(timeout=240) == 0
     finally:
         child.kill()
         os.close(ours)
@@ -243,7 +243,7 @@ def test_a_dumb_terminal_and_a_pipe_get_lines_without_control_characters() -> No
     text, _ = on_terminal(TERM="dumb")
     assert LINES.fullmatch(text.replace("\r\n", "\n")), text
     done = subprocess.run(
-        [sys.executable, "-c", SHOWS], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", SHOWS], capture_output=True, text=True, check=True, timeout=240
     )
     assert LINES.fullmatch(done.stderr), done.stderr
     assert done.stdout == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 DOCUMENTED = frozenset({0, 1, 2, 3, 4, 5, 75})
 """Exit codes of every command; 70 is a bug in hotloop."""
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 """Of any command on these small inputs, on a machine that is busy with others."""
 PEAK_BYTES = 2 << 30
 """Of any command, with torch loaded."""
@@ -90,4 +90,4 @@ class Warm:
         return Ended(words, answer["code"], said, answer["seconds"], answer["peak_bytes"])
 
     def close(self) -> None:
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=240)

@@ -58,7 +58,7 @@ def test_what_torchrun_set_is_told_from_what_the_user_set(set_by_user: bool) -> 
     if set_by_user:
         variables["OMP_NUM_THREADS"] = "1"
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=variables, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, env=variables, timeout=240
     )
     assert ended.stdout.strip() == str(set_by_user), ended.stderr
 

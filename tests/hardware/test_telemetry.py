@@ -211,7 +211,7 @@ def test_error_in_the_block_is_not_hidden_and_the_thread_ends(tmp_path: Path) ->
     assert not any(thread.name == "hotloop-telemetry" for thread in hardware.threading.enumerate())
 
 
-def _wait_for(condition: object, timeout_s: float = 20.0) -> None:
+def _wait_for(condition: object, timeout_s: float = 120.0) -> None:
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         if condition():  # type: ignore[operator]

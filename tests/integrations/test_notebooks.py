@@ -17,7 +17,7 @@ def executed(name: str, directory: Path) -> tuple[Any, str]:
     """The notebook, and all that it printed."""
     made = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
     where = {"metadata": {"path": str(directory)}}
-    nbclient.NotebookClient(made, timeout=300, resources=where).execute()
+    nbclient.NotebookClient(made, timeout=300, startup_timeout=300, resources=where).execute()
     outputs = [each for cell in made.cells for each in cell.get("outputs", [])]
     return made, "".join(each.get("text", "") for each in outputs)
 

@@ -32,7 +32,7 @@ NOTHING = 1.05
 LEFT_ALONE = 0.8
 """Of its CPUs: a script that got as much had its times to itself."""
 LAST_LINE = re.compile(r"loss (\S+)  (\S+) ms per step\n\Z")
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 

@@ -19,7 +19,7 @@ _CONTEXT.set_forkserver_preload(["hotloop.train.start", "torch._dynamo", "hotloo
 FAULT = "FAULT_OF_THE_TRAINER"
 """In the environment: what a training that continues gets wrong, one of `samples`, `random`, `optimizer`, `model`."""
 HELD = "STEP_TO_HOLD_AT"
-"""In the environment: once this step is recorded, the next update is never made."""
+"""In the environment: the step whose update is never made."""
 PAST = 5
 """Steps that a training may come further than the one it is to be killed at, so that it is killed at any moment of a step."""
 
@@ -77,23 +77,23 @@ def _become(arguments: list[str], env: dict[str, str], log: str) -> None:
     directory = Path(arguments[arguments.index("--out") + 1])
     _plant(env.get(FAULT, ""), directory)
     if HELD in env:
-        _hold(directory, int(env[HELD]))
+        _hold(int(env[HELD]))
     from hotloop.cli.main import run
 
     sys.stdout.flush()
     os._exit(run(arguments))
 
 
-def _hold(directory: Path, step: int) -> None:
+def _hold(step: int) -> None:
     """Whoever kills it may come late: it waits for that."""
     from hotloop.train import loop
 
     update = loop.update
 
-    def held(*args: Any) -> Any:
-        if _recorded(directory, step):
+    def held(run: Any, *args: Any) -> Any:
+        if run.watchdog.step >= step:
             time.sleep(3600)
-        return update(*args)
+        return update(run, *args)
 
     loop.update = held
 

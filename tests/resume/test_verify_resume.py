@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
-from forked_trainings import FAULT, Forked, launch
+from forked_trainings import FAULT, HELD, PAST, Forked, launch
 
 from hotloop.cli.main import run
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
+from hotloop.core.settings import load_settings
 from hotloop.resume import compare, kills
 from hotloop.resume.program import Resumed, verify_resume
-from hotloop.resume.short_run import aims, short_settings
+from hotloop.resume.short_run import Aim, aims, short_settings
 
 STEPS = 24
 
@@ -26,7 +29,24 @@ def config(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny_config.write_text(text)
     monkeypatch.chdir(tiny_config.parent)
     monkeypatch.setattr(kills, "launch", launch)
+    monkeypatch.setattr(kills.Session, "run", partialmethod(run_held, kills.Session.run))
     return tiny_config
+
+
+def run_held(
+    session: kills.Session,
+    run: Any,
+    command: Sequence[str],
+    aim: Aim | None = None,
+    pace: kills.Pace | None = None,
+) -> Any:
+    """As `Session.run`. A training that is to be killed waits for that: its end may come before who kills it gets a CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        if aim is not None:
+            config = load_settings(Path(command[command.index("train") + 1])).config
+            held_at = min(aim.latest_step + PAST, config.train.steps - 1)
+            patch.setenv(HELD, str(held_at))
+        return run(session, command, aim, pace)
 
 
 def verified(config: Path, kills: int = 4, **options: object) -> Resumed:
@@ -101,7 +121,8 @@ def test_a_run_that_ends_before_its_first_kill_is_begun_again(
     def ends_first(command: Sequence[str], env: Mapping[str, str], log: Path) -> Forked:
         nonlocal calls
         calls += 1
-        process = launch(command, env, log)
+        ends = {name: value for name, value in env.items() if name != HELD}
+        process = launch(command, ends if calls == 2 else env, log)
         if calls == 2:  # as on a machine where whoever would kill it gets no CPU
             assert process.wait() == 0
         return process

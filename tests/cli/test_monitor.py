@@ -81,16 +81,17 @@ def training(tmp_path: Path) -> Path:
     return directory
 
 
-def age(directory: Path) -> None:
-    old = time.time() - 60
-    for path in directory.iterdir():
+def age(directory: Path, by_s: float = 60) -> None:
+    """Negative: to be fresh however late it is looked at."""
+    old = time.time() - by_s
+    for path in directory.rglob("*"):
         os.utime(path, (old, old))
 
 
 def test_frame_shows_progress_speed_loss_phases_and_machine(
     monitor: Monitor, training: Path
 ) -> None:
-    os.utime(training / "steps.jsonl")
+    age(training, -60)
     code, out, _ = monitor(training, "--once")
     assert code == 0
     assert "training" in out.splitlines()[0]
@@ -159,6 +160,7 @@ def examined(tmp_path: Path) -> Path:
     write_json(directory / "doctor.json", run)
     steps = [StepRecord(step, 0.25, host={"forward": 0.2}, loss=3.5) for step in range(30)]
     (directory / "steps-0.jsonl").write_text("".join(each.to_json() + "\n" for each in steps))
+    age(directory, -60)
     return directory
 
 
@@ -197,15 +199,13 @@ def test_fixes_that_are_tried_are_shown_with_their_processes(
     assert "the doctor tries fixes" in out.splitlines()[0]
     assert "1 processes measured, pair-01-b-item_cache under way" in out
     assert "it ended with exit code 0" in out
-    old = time.time() - 600
-    for path in (*examined.rglob("trials"), *(examined / "trials").rglob("*")):
-        os.utime(path, (old, old))
+    age(examined, 600)
     assert "nothing happens here now" in monitor(examined, "--once")[1]
 
 
 def test_ledger_is_the_end_of_the_fixes(monitor: Monitor, examined: Path) -> None:
-    ended(examined)
     (examined / "trials" / "item_cache" / "pair-01-a-baseline").mkdir(parents=True)
+    ended(examined)
     ledger = Ledger((), (), (), together=None, warmup_steps=0, steps=0, wall_s=1.0, budget_s=None)
     write_json(examined / "ledger.json", ledger)
     code, out, _ = monitor(examined, "--json", "-")
@@ -221,6 +221,7 @@ def test_final_training_of_a_quickstart_is_followed(monitor: Monitor, training: 
 
 def test_run_that_compiles_is_starting(monitor: Monitor, training: Path) -> None:
     (training / "steps.jsonl").write_text("")
+    age(training, -60)
     assert "starting" in monitor(training, "--once")[1].splitlines()[0]
 
 

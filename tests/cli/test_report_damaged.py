@@ -201,7 +201,9 @@ def test_a_run_whose_last_weights_were_not_saved_is_not_called_finished(
 
 def test_a_run_that_still_trains_is_not_called_finished(hotloop: Command, trained: Path) -> None:
     lines = (trained / "steps.jsonl").read_text().splitlines()
-    (trained / "steps.jsonl").write_text("\n".join(lines[:7]) + "\n")  # written just now
+    (trained / "steps.jsonl").write_text("\n".join(lines[:7]) + "\n")
+    soon = time.time() + 60  # as if written just now, however late it is looked at
+    os.utime(trained / "steps.jsonl", (soon, soon))
     (trained / "census.json").unlink()
     code, out, _ = hotloop("report", trained, "--json", trained / "out.json")
     assert code == 0

@@ -230,11 +230,11 @@ def test_no_color_is_respected() -> None:
 
 
 LINES = re.compile(
-    r"before\n0:00 of 5:00  item_cache: kept 1.05x \(0.99 to 1.12, 2 pairs\)\n"
-    r"0:00 of 5:00  fused_optimizer \(2 of 4\): pair 3 of up to 10: tf32\n"
+    r"before\n0:\d\d of 5:00  item_cache: kept 1.05x \(0.99 to 1.12, 2 pairs\)\n"
+    r"0:\d\d of 5:00  fused_optimizer \(2 of 4\): pair 3 of up to 10: tf32\n"
     r"hotloop: a note \?\[31m\n"
-    r"0:00 of 5:00  fused_optimizer: rejected: slower\n"
-    r"(0:00 of 5:00  tf32 \(3 of 4\): pair 3 of up to 10: tf32\n){2}"
+    r"0:\d\d of 5:00  fused_optimizer: rejected: slower\n"
+    r"(0:\d\d of 5:00  tf32 \(3 of 4\): pair 3 of up to 10: tf32\n){2}"
     r"the answer\n"
 )
 

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from hotloop.cli import doctor_views  # loaded before rights are given up
 from hotloop.cli.main import run
 from hotloop.core.stack_profile import StackProfile
+from processes import wait_for
 
 MAY_BE_SAMPLED = "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))\n"
 """Lets any process sample this one where Yama restricts that to its ancestors (PR_SET_PTRACER)."""
@@ -90,6 +92,17 @@ def start(tmp_path: Path, without_compiler: None) -> Iterator[Start]:
         each.communicate()
 
 
+def running(start: Start, program: str) -> subprocess.Popen[str]:
+    """A Python that has come to `program`, and may be sampled."""
+    process = start("-c", f"{MAY_BE_SAMPLED}print(flush=True)\n{program}")
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+SLEEPS = "import time; time.sleep(600)"
+
+
 @pytest.fixture
 def sampling(start: Start) -> None:
     """Skips where the machine lets no process be sampled."""
@@ -97,9 +110,7 @@ def sampling(start: Start) -> None:
         shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     ):
         pytest.skip("py-spy is not installed")
-    process = start("-c", MAY_BE_SAMPLED + "import time; print(flush=True); time.sleep(60)")
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = running(start, SLEEPS)
     try:
         open(f"/proc/{process.pid}/mem", "rb").close()
     except PermissionError:
@@ -131,7 +142,7 @@ def number_of(text: str) -> int:
 def test_a_wait_for_items_comes_out_largest_with_its_line_and_the_command_for_next_time(
     start: Start, sampling: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    process = start("train.py", "0", "0.02", "0.004")
+    process = start("train.py", "0", "0.02", "0.015")
     wait_until_it_trains(tmp_path)
     found = examined(tmp_path, process.pid)
     assert process.poll() is None
@@ -145,7 +156,7 @@ def test_a_wait_for_items_comes_out_largest_with_its_line_and_the_command_for_ne
     assert [each["code"] for each in largest["worth_trying"]] == ["HL102"]
     assert "loader_workers" in largest["worth_trying"][0]["fixes"]
     assert sum(each["fraction"] for each in found["phases"]) == pytest.approx(1)
-    command = f"hotloop doctor -- {shlex.join([sys.executable, 'train.py', '0', '0.02', '0.004'])}"
+    command = f"hotloop doctor -- {shlex.join([sys.executable, 'train.py', '0', '0.02', '0.015'])}"
     assert found["command"] == f"cd {shlex.quote(str(tmp_path))} && {command}"
     said = capsys.readouterr().out
     assert said.startswith(f"PID {process.pid}: data_wait about")
@@ -185,9 +196,19 @@ def test_of_a_launcher_rank_0_is_examined_and_a_slow_line_of_its_own_comes_out_l
 
 
 def test_a_python_that_does_not_train_is_said_so_and_one_that_ends_meanwhile_was_seen(
-    start: Start, sampling: None, capsys: pytest.CaptureFixture[str]
+    start: Start,
+    sampling: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    process = start("-c", MAY_BE_SAMPLED + "import time; time.sleep(3)")
+    process, sample = running(start, SLEEPS), subprocess.run
+
+    def sample_and_end(words: Any, **options: Any) -> Any:
+        if "record" in words:
+            threading.Timer(3, process.kill).start()
+        return sample(words, **options)
+
+    monkeypatch.setattr(subprocess, "run", sample_and_end)
     begun = time.monotonic()
     assert run(["doctor", "--pid", str(process.pid), "--seconds", "600"]) == 3
     assert time.monotonic() - begun < 300
@@ -199,11 +220,8 @@ def test_a_python_that_does_not_train_is_said_so_and_one_that_ends_meanwhile_was
 def test_what_is_no_python_is_refused(
     start: Start, sampling: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = MAY_BE_SAMPLED + "import os; print(flush=True); os.execvp('sleep', ['sleep', '60'])"
-    process = start("-c", text)
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(0.5)
+    process = running(start, "import os; os.execvp('sleep', ['sleep', '600'])")
+    assert wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
     code = run(["doctor", "--pid", str(process.pid), "--seconds", "1"])
     if code == 4:
         pytest.skip("this machine lets no process be sampled (ptrace)")
@@ -245,9 +263,7 @@ def test_without_py_spy_it_is_said_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    process = start("-c", MAY_BE_SAMPLED + "import time; print(flush=True); time.sleep(60)")
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = running(start, SLEEPS)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     code = run(["doctor", "--pid", str(process.pid)])
@@ -278,8 +294,7 @@ def test_what_has_no_effect_is_refused(
 def test_the_json_goes_to_stdout_alone_where_that_is_asked_for(
     start: Start, sampling: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    process = start("-c", MAY_BE_SAMPLED + "import time; time.sleep(60)")
-    time.sleep(1)
+    process = running(start, SLEEPS)
     assert run(["doctor", "--pid", str(process.pid), "--seconds", "1", "--json", "-"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert set(found) == set(StackProfile.__dataclass_fields__)

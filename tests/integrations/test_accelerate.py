@@ -81,7 +81,9 @@ def test_trackers_that_begin_again_end_what_an_error_left(capsys: pytest.Capture
     first = watch.seen
     accelerator = accelerator_with(watch)
     assert first is not None
-    assert first.diagnosis.steps.measured > 10
+    steps = first.diagnosis.steps
+    # How many of them are its start is told by how they went.
+    assert 20 < steps.warmup + steps.measured + steps.left_out <= 30
     with pytest.raises(UsageError, match=r"hotloop.watch inside hotloop.watch"):
         accelerator_with(AccelerateWatch())
     train(accelerator, steps=30)

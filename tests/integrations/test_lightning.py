@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -96,10 +97,10 @@ def test_it_finds_what_was_planted_and_writes_to_the_logger(
     assert callback.seen.diagnosis.breakdown["data_wait"] > 0.3
     assert capsys.readouterr().err.count("watching took") == 1
     rows = logged(watched)
-    assert len([each for each in rows if each["hotloop/step_s"]]) >= 2
-    assert all(
-        float(each["hotloop/data_wait_fraction"]) > 0.3 for each in rows if each["hotloop/step_s"]
-    )
+    waits = [float(each["hotloop/data_wait_fraction"]) for each in rows if each["hotloop/step_s"]]
+    assert len(waits) >= 2
+    # Five steps in which the machine stood still may be those of one log.
+    assert median(waits) > 0.3
     assert 0 < float(rows[-1]["hotloop/watch_cost_fraction"]) < 0.2
     plain = logged(fit(tmp_path / "plain"))
     assert [e["loss"] for e in plain if e["loss"]] == [e["loss"] for e in rows if e["loss"]]
@@ -113,7 +114,8 @@ def test_several_optimizers_are_one_step_and_stand_where_the_loss_does(tmp_path:
     shown = [int(each["step"]) for each in rows if each["hotloop/step_s"]]
     assert len(shown) >= 3
     assert set(shown) <= {int(each["step"]) for each in rows if each["loss"]} | {40}
-    assert 20 < callback.seen.diagnosis.steps.measured + callback.seen.diagnosis.steps.warmup <= 40
+    steps = callback.seen.diagnosis.steps
+    assert 20 < steps.measured + steps.warmup + steps.left_out <= 40
 
 
 def test_a_trainer_that_logs_nothing_is_watched(tmp_path: Path) -> None:

@@ -167,12 +167,15 @@ def test_what_reads_its_input_is_examined_and_no_fix_is_tried_without_it(
     (tmp_path / "train.py").write_text(f"print('asked:', input())\n{RECORDS}")
     answers = tmp_path / "answers"
     answers.write_text("yes\nno\n")
-    with answers.open() as file:
+    reader, writer = os.pipe()
+    os.write(writer, answers.read_bytes())  # it is there when the doctor looks
+    os.close(writer)
+    with answers.open() as file, open(reader) as piped:
         done = subprocess.run(
             [sys.executable, "-m", "hotloop", "doctor", "--out", "run", "--", *command],
             cwd=tmp_path,
             env=environment(),
-            **({"stdin": file} if kind == "file" else {"input": answers.read_text()}),
+            stdin=file if kind == "file" else piped,
             capture_output=True,
             text=True,
             timeout=240,

@@ -7,10 +7,13 @@ from statistics import median
 import pytest
 
 LOOP = """
+import threading
+room = threading.Semaphore(2)  # for what has no bound: a slow first step would be followed by many without a wait
 def fit(batches):
     model, optimizer = build()
     for x in batches() if callable(batches) else batches:
         optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+        room.release()
 """
 MAKE = """
 def make(number=0):
@@ -28,11 +31,12 @@ threading.Thread(target=fill, daemon=True).start()
 fit(iter(q.get, None))
 """,
     "a simple queue": """
-import threading
 from queue import SimpleQueue
 q = SimpleQueue()
 def fill():
-    for _ in range(40): q.put(make())
+    for _ in range(40):
+        room.acquire()
+        q.put(make())
     q.put(None)
 threading.Thread(target=fill, daemon=True).start()
 fit(iter(q.get, None))
@@ -53,8 +57,12 @@ if __name__ == "__main__":
 """,
     "a pool": """
 import multiprocessing
+def numbers():
+    for number in range(40):
+        room.acquire()
+        yield number
 if __name__ == "__main__":
-    with multiprocessing.get_context("fork").Pool(1) as pool: fit(lambda: pool.imap(make, range(40)))
+    with multiprocessing.get_context("fork").Pool(1) as pool: fit(lambda: pool.imap(make, numbers()))
 """,
 }
 

@@ -141,7 +141,7 @@ def test_nothing_of_ours_but_hotloop_can_be_imported_by_it(tmp_path: Path) -> No
         env={**os.environ, **environment, "HOTLOOP_DOCTOR": str(tmp_path / "b")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.stdout.startswith(str(tmp_path / "b" / "path" / "hotloop")), done.stderr
 

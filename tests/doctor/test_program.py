@@ -17,6 +17,7 @@ from hotloop.core.errors import ExitCode, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement
+from hotloop.core.step import read_steps
 from hotloop.core.telemetry import read_telemetry
 from hotloop.doctor.program import Examined, examine, exit_code
 from hotloop.trial import attached
@@ -49,8 +50,20 @@ def test_a_command_that_ends_by_itself_leaves_every_stage(
     assert {path.name for path in workdir.iterdir()} == {"train.py", "runs"}
 
 
+HOLDS_MEMORY = """
+def is_seen():
+    file = directory / "telemetry.jsonl"
+    whole = file.read_text().split("\\n")[:-1] if file.exists() else []
+    return any(json.loads(line).get("process_bytes", 0) > 300_000_000 for line in whole)
+x, end = b"x" * 300_000_000, time.monotonic() + 60
+while not is_seen() and time.monotonic() < end:
+    time.sleep(0.05)
+record(30); finish()
+"""
+
+
 def test_only_its_own_processes_are_in_the_telemetry(recording: Recording) -> None:
-    found = examine(recording("x = b'x' * 300_000_000; time.sleep(1.5); record(30); finish()"))
+    found = examine(recording(HOLDS_MEMORY))
     samples, damaged = read_telemetry(found.directory / "telemetry.jsonl")
     assert not damaged
     assert max(s.process_bytes or 0 for s in samples) > 300_000_000
@@ -115,7 +128,7 @@ from hotloop.doctor.program import examine
 from hotloop.runs.stored_run import read_run
 found = examine(sys.argv[1:], seconds=0.5, say=print)
 ranks = len(read_run(found.directory).ranks.ranks)
-print(found.run.ended, found.run.seconds, found.run.returncode, found.num_steps >= 20, ranks)
+print(found.run.ended, found.run.seconds, found.run.returncode, found.num_steps >= 8, ranks)
 """
 
 
@@ -137,6 +150,9 @@ def test_endless_command_is_ended_after_so_many_seconds_of_steps_all_ranks_after
     assert "it is ended after 0.5 s of its steps, --to-end runs it whole" in said
     assert ended == "enough_steps 0.5 None True 2"
     files = sorted(tmp_path.glob("runs/*/steps-*.jsonl"))
+    # How many these are, and how many of them are the start, differs with what else the machine does.
+    counted = [each for each in read_steps(files[0]) if not {"warmup", "profiled"} & {*each.tags}]
+    assert sum(each.wall_s for each in counted) > 0.499
     last = [json.loads(file.read_text().splitlines()[-1])["step"] for file in files]
     assert len(last) == 2
     assert len(set(last)) == 1, last
@@ -283,4 +299,4 @@ def test_looking_on_does_not_load_torch(workdir: Path, recording: Recording) -> 
         "sys.exit(9 if 'torch' in sys.modules else 0)"
     )
     command = [sys.executable, "-c", watcher, *recording("record(30); finish()")]
-    assert subprocess.run(command, cwd=workdir, timeout=60).returncode == 0
+    assert subprocess.run(command, cwd=workdir, timeout=120).returncode == 0

@@ -47,7 +47,7 @@ print("ended by itself")
 def doctor(workdir: Path) -> subprocess.Popen[str]:
     command = [
         *(sys.executable, "-m", "hotloop", "doctor", "--out", "run", "--only", "fused_optimizer"),
-        *("--json", "found.json", "--", sys.executable, "train.py"),
+        *("--budget", "20m", "--json", "found.json", "--", sys.executable, "train.py"),
     ]
     return subprocess.Popen(
         command, cwd=workdir, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -64,12 +64,12 @@ def ended_after(
     num_trials: int, process: subprocess.Popen[str], workdir: Path, how: int, of: str = ""
 ) -> tuple[str, str]:
     """What it printed: it is sent `how` once so many trials are done, of those with `of` in their path."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while process.poll() is None and sum(of in each for each in finished(workdir)) < num_trials:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(how)
-    return process.communicate(timeout=60)
+    return process.communicate(timeout=120)
 
 
 def test_interrupted_trying_says_how_to_continue_and_keeps_what_was_finished(

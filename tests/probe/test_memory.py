@@ -41,7 +41,7 @@ os.write(go_on[1], b".")
 @pytest.mark.parametrize("writes", ["reads", "writes"])
 def test_what_a_fork_shares_is_counted_once_and_what_it_writes_is_its_own(writes: str) -> None:
     command = [sys.executable, "-c", PROGRAM, SOURCE, str(MEGABYTES), writes]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     before, after = (int(each) / (MEGABYTES << 20) for each in done.stdout.split())
     assert 1.0 < before < 1.5
     assert after - before == pytest.approx(1.0 if writes == "writes" else 0.0, abs=0.2)

@@ -275,7 +275,7 @@ print(json.dumps("went on"))
     assert clocked(source) == "steps"
     assert len(records(tmp_path)) == 3
     alive = json.loads((tmp_path / "workers").read_text())
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while alive and time.monotonic() < until:  # killed, but perhaps not yet gone
         alive = [pid for pid in alive if Path(f"/proc/{pid}").exists()]
     assert not alive

@@ -68,7 +68,7 @@ def test_patch_of_a_doctor_is_its_next_baseline(tmp_path: Path) -> None:
     found, census, done = doctor(
         workdir,
         "first",
-        *("--only", "fused_optimizer", "--budget", "4m", "--diff", "fixes.diff"),
+        *("--only", "fused_optimizer", "--budget", "20m", "--diff", "fixes.diff"),
     )
     assert found["ledger"]["kept"] == ["fused_optimizer"], done.stderr
     (fix,) = found["ledger"]["fixes"]

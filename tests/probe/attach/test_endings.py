@@ -61,7 +61,7 @@ def test_what_an_object_does_when_the_interpreter_ends_says_what_it_says_alone(
 
 ENDINGS = {
     "os._exit": ("os._exit(3)", 3, True),
-    "os._exit on a thread": ("import threading; threading.Thread(target=lambda: os._exit(3)).start(); time.sleep(9)", 3, True),
+    "os._exit on a thread": ("import threading; threading.Thread(target=lambda: os._exit(3)).start(); time.sleep(99)", 3, True),
     "exec": ("os.execv(sys.executable, [sys.executable, '-c', 'print(1)'])", 0, False),
     "a failed exec": ("try: os.execv('/nothing', ['x'])\nexcept OSError: train(*build(), 5)\nos._exit(0)", 0, True),
     "killed by itself": ("import signal; os.kill(os.getpid(), signal.SIGKILL)", -9, False),

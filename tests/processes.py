@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
+def wait_for(condition: Callable[[], bool], limit_s: float = 120.0) -> bool:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if condition():

@@ -102,7 +102,7 @@ class Place:
         place = self.doctors / "trials" / f"trial-{self.number}"
         before = take_snapshot(self.workdir, self.doctors / f"before-{self.number}")
         measured = measure(
-            arm, directory=place, plan=Plan(**{"warmup_steps": 2, "steps": 10, "timeout_s": 60.0, **plan}),
+            arm, directory=place, plan=Plan(**{"warmup_steps": 2, "steps": 10, "timeout_s": 300.0, **plan}),
             seed="0", cache=self.doctors / "cache", workdir=Layered(before, self.doctors.resolve()),
             server=server,
         )  # fmt: skip
@@ -216,7 +216,7 @@ def test_each_serves_two_pairs_and_ends_with_the_process_that_started_it(
     assert first._process.returncode is not None
     third._answers.close()
     third._socket.close()  # as the end of this process does
-    assert third._process.wait(timeout=30) == 0
+    assert third._process.wait(timeout=120) == 0
     with pytest.raises(
         CommandFailed, match="the process that trials are forked from does not answer"
     ):

@@ -94,7 +94,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "backend": "aot_eager",
         "bucket_mb": 0.004,
     },
-    "slow": {"sick_rank": 1, "slow_s": 0.04},
+    "slow": {"sick_rank": 1, "slow_s": 0.08},
     "grown": {},
     "long": {"settings": LONG},
     "interrupted": {"settings": LONG},
@@ -155,7 +155,7 @@ logging: {{tensorboard: false}}
         jobs.append({**job, "arguments": arguments})
     (made.root / "jobs.json").write_text(json.dumps(jobs))
     command = [str(PROGRAM), str(made.root / "jobs.json")]
-    ended = warm_python.run(command, env=os.environ, cwd=made.root, timeout=300, trainer=True)
+    ended = warm_python.run(command, env=os.environ, cwd=made.root, timeout=900, trainer=True)
     assert ended.returncode == 0, ended
 
 
@@ -171,8 +171,7 @@ def interrupt(made: Made) -> None:
     )  # fmt: skip
     wait_for_steps(child, directory / "steps-1.jsonl", 5)
     child.send_signal(signal.SIGINT)
-    hold.unlink()
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
     (made.root / "interrupted.txt").write_text(out + err)
     shutil.copytree(directory, made.root / "as interrupted")
 
@@ -331,7 +330,7 @@ def test_slow_rank_is_named_and_the_others_are_seen_to_wait_for_it(made: Made) -
     assert found is not None
     assert found.slowest == 1
     first, slow = found.ranks
-    # Two microbatches a step, each 40 ms late.
+    # Two microbatches a step, each 80 ms late; other programs may slow the first rank by some of that.
     assert slow.computing_s - first.computing_s > 0.06
     assert first.waiting_s - slow.waiting_s > 0.06
 
@@ -369,7 +368,7 @@ def test_killed_rank_ends_the_others_with_a_word(made: Made, tmp_path: Path) -> 
                      "eval.every_steps=0", "--out", str(run))  # fmt: skip
     wait_for_steps(child, run / "steps-1.jsonl", 3)
     os.kill(rank_processes(child.pid)[1], signal.SIGKILL)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=300)
     assert child.returncode != 0
     assert err.count("error: another rank ended without a word") == 1
     assert "exitcode  : 4 " in err
@@ -397,7 +396,7 @@ def test_port_in_use_is_said_with_the_remedy(made: Made, tmp_path: Path) -> None
             [sys.executable, "-m", "hotloop", "train", str(made.config), "--out", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env={
                 **os.environ,
                 **{"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},

@@ -1,6 +1,7 @@
 """`hotloop ARGUMENTS` that waits, after `HOLD_AFTER` updates, for whoever ends it.
 
-For as long as the file `HOLD` is there, and no signal has come: torchrun may pass one on late.
+For as long as the file `HOLD` is there, and no signal has come: torchrun may pass one on late. The end of the training takes
+`END_S` seconds more.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import os
 import runpy
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from hotloop.train import loop
+from hotloop.train import loop, start
 from hotloop.train.interruption import StopRequest
 
-update, enter = loop.update, StopRequest.__enter__
+update, enter, telemetry = loop.update, StopRequest.__enter__, start.telemetry
 requests: list[StopRequest] = []
 made = 0
 
@@ -36,5 +39,15 @@ def held(*args: Any) -> Any:
     return update(*args)
 
 
+@contextmanager
+def that_ends_late(*args: Any, **named: Any) -> Iterator[Any]:
+    with telemetry(*args, **named) as newest:
+        try:
+            yield newest
+        finally:
+            time.sleep(float(os.environ.get("END_S", "0")))
+
+
 loop.update, StopRequest.__enter__ = held, entered  # type: ignore[method-assign]
+start.telemetry = that_ends_late
 runpy.run_module("hotloop", run_name="__main__", alter_sys=True)

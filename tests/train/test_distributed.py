@@ -25,6 +25,7 @@ from hotloop.checkpoint.state import FILES, random_file
 from hotloop.runs.stored_run import read_run
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
+HELD = str(Path(__file__).with_name("held_program.py"))
 REDUCTION_ORDER = 1e-5
 """Relative; fp32 sums in another order."""
 LLAMA = ("model.family=llama", "model.kv_heads=1", "model.qk_norm=true")
@@ -163,9 +164,8 @@ def interrupt(made: Made) -> None:
     """Ctrl-C to torchrun in the midst of "interrupted"."""
     directory, hold = made.directory("interrupted"), made.root / "hold"
     hold.touch()
-    program = str(Path(__file__).with_name("held_program.py"))
     child = torchrun(
-        program, "train", str(made.config), *LONG, "--out", str(directory),
+        HELD, "train", str(made.config), *LONG, "--out", str(directory),
         PYTHONPATH=str(Path(__file__).parents[1] / "without_compiler"),
         HOLD=str(hold), HOLD_AFTER="20",
     )  # fmt: skip
@@ -364,8 +364,10 @@ def test_rank_that_fails_ends_the_others_with_its_error(made: Made) -> None:
 @pytest.mark.usefixtures("without_compiler")
 def test_killed_rank_ends_the_others_with_a_word(made: Made, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    child = torchrun("-m", "hotloop", "train", str(made.config), *LONG, "train.steps=4000",
-                     "eval.every_steps=0", "--out", str(run))  # fmt: skip
+    child = torchrun(
+        HELD, "train", str(made.config), *LONG, "train.steps=4000", "eval.every_steps=0", "--out", str(run),
+        HOLD="", HOLD_AFTER="0", END_S="0.5",  # torchrun asks the other one to end meanwhile
+    )  # fmt: skip
     wait_for_steps(child, run / "steps-1.jsonl", 3)
     os.kill(rank_processes(child.pid)[1], signal.SIGKILL)
     _, err = child.communicate(timeout=300)

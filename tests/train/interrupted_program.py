@@ -33,9 +33,9 @@ from hotloop.train import run as run_module
 
 def held_up_in_c(seconds: float, meanwhile: Callable[[], None]) -> None:
     """Other threads run in that time, handlers of signals do not; `meanwhile` is called by one."""
-    began = time.perf_counter()
+    began = time.thread_time()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)
-    per_s = 100_000 / (time.perf_counter() - began)
+    per_s = 100_000 / (time.thread_time() - began)
     threading.Timer(0.5, meanwhile).start()
     hashlib.pbkdf2_hmac("sha256", b"", b"", min(int(seconds * per_s), 2**31 - 1))
 

@@ -22,7 +22,7 @@ from trainings import losses, records, train, weights
 from hotloop.checkpoint import store
 from hotloop.checkpoint.background import Saver
 from hotloop.core.errors import EnvironmentFailed
-from hotloop.train import loop
+from hotloop.train import loop, save_times
 
 BESIDE = ("checkpoint.every_steps=6", "checkpoint.keep=9", "checkpoint.background=true", "model.dropout=0.1")  # fmt: skip
 """The first save is due after half of it."""
@@ -40,12 +40,14 @@ def states(directory: Path) -> dict[int, tuple[dict[str, dict[str, torch.Tensor]
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """`behind(n)`: a save beside the steps begins to write only when n more updates were made."""
+    """`behind(n)`: a save beside the steps begins to write only when n more updates were made, and the next is due after
+    half of the interval: it is taken for one that is written slowly, whatever the clock says."""
     updated = threading.Condition()
     made = 0
 
     def late(updates: int) -> None:
         real_save, real_update = store.save, loop.update
+        monkeypatch.setattr(save_times, "MARGIN", 1e9)
 
         def update(*args: Any) -> Any:
             nonlocal made
@@ -54,12 +56,11 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
                 updated.notify_all()
             return real_update(*args)
 
-        def save(*args: Any, **named: Any) -> store.Checkpoint:
+        def save(root: Path, step: int, **named: Any) -> store.Checkpoint:
             if threading.current_thread() is not threading.main_thread():
                 with updated:
-                    wanted = made + updates
-                    assert updated.wait_for(lambda: made >= wanted, timeout=60)
-            return real_save(*args, **named)
+                    assert updated.wait_for(lambda: made >= step + updates, timeout=60)
+            return real_save(root, step, **named)
 
         monkeypatch.setattr(loop, "update", update)
         monkeypatch.setattr(store, "save", save)
@@ -184,8 +185,10 @@ def test_save_of_a_process_that_may_not_change_its_priority_is_made(
 
 def test_save_is_waited_for_through_an_interrupt_which_is_then_raised() -> None:
     saver, order, interrupted = Saver(), [], threading.Event()
+    waits = threading.Event()
 
     def interrupt() -> None:
+        assert waits.wait(60)
         os.kill(os.getpid(), signal.SIGINT)  # the main thread has it, while it waits
         interrupted.set()
 
@@ -194,12 +197,20 @@ def test_save_is_waited_for_through_an_interrupt_which_is_then_raised() -> None:
         time.sleep(0.3)  # who does not wait is gone by then
         order.append("saved")
 
-    timer = threading.Timer(0.5, interrupt)
+    interrupting = threading.Thread(target=interrupt)
     saver.begin(slow)
-    timer.start()
+    assert saver._ended is not None
+    wait = saver._ended.wait
+
+    def seen() -> bool:
+        waits.set()
+        return wait()
+
+    saver._ended.wait = seen  # type: ignore[method-assign]
+    interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         saver.wait()
-    timer.join()
+    interrupting.join()
     assert order == ["saved"]
 
 

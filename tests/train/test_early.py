@@ -36,7 +36,7 @@ def test_text_that_cannot_be_is_refused_before_torch_is_loaded(
         [sys.executable, "-c", WITHOUT_TORCH, "train", str(tiny_config), override],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         cwd=tmp_path,
     )
     assert done.returncode == 2, done.stderr
@@ -53,7 +53,7 @@ def test_directory_in_which_another_process_trains_is_refused_before_torch_is_lo
             [sys.executable, "-c", WITHOUT_TORCH, "train", str(tiny_config), "--out", str(out)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
     assert done.returncode == 4, done.stderr
     assert "another process is training in this directory" in done.stderr

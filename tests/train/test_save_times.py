@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,17 +175,22 @@ def test_steps_wait_for_a_save_that_takes_longer_than_those_before(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, lost, real = [0], [0], store.save
+    stand_still, held = threading.Event(), save_times.SaveTimes.held
+
+    def is_held(self: save_times.SaveTimes, done: int) -> bool:
+        if found := held(self, done):
+            stand_still.set()
+        return found
 
     def save(root: Path, step: int, **named: Any) -> store.Checkpoint:
         if len(made) == 3:
-            seen = -1
-            while (now := len(records(tmp_path / "run"))) > seen:  # until the steps stand still
-                seen = now
-                time.sleep(0.5)
-            lost.append(seen - made[-1])
+            stand_still.clear()  # the steps may have waited for a save before, on a slow disk
+            assert stand_still.wait(120)
+            lost.append(len(records(tmp_path / "run")) - made[-1])
         made.append(step)
         return real(root, step, **named)
 
+    monkeypatch.setattr(save_times.SaveTimes, "held", is_held)
     monkeypatch.setattr(store, "save", save)
     beside = ("checkpoint.every_steps=200", "checkpoint.background=true", "eval.every_steps=0")
     train(config, tmp_path / "run", *beside, "train.steps=700")

@@ -26,7 +26,7 @@ def hotloop(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         [sys.executable, "-m", "hotloop", *arguments],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=900,
         env={**os.environ, **variables},
     )
 
@@ -59,7 +59,7 @@ def test_killed_and_interrupted_the_same_command_continues_without_a_gap(
     wait_for_steps(child, run / "steps.jsonl", 60)
     child.send_signal(signal.SIGINT)
     hold.unlink()
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=120)
     assert child.returncode == 75, errors
     assert "run the same command again to continue" in errors
     done = max(record.step for record in read_steps(run / "steps.jsonl")) + 1

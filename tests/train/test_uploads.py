@@ -25,7 +25,6 @@ from hotloop.checkpoint.remote import Remote
 from hotloop.checkpoint.upload import Uploader
 from hotloop.cli.main import run as hotloop
 from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.train import loop
 from s3_server import Proxy, answer, s3_server
 
 pytest.importorskip("moto")
@@ -368,27 +367,25 @@ def test_what_unpacks_to_more_than_it_says_is_not_unpacked(tmp_path: Path) -> No
 def test_overtaken_commit_is_skipped_and_one_that_is_deleted_here_meanwhile_is_uploaded_whole(
     tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first upload stands still until step 8, when its directory is gone by `keep`."""
-    late, real = threading.Event(), loop.update
+    """The first upload stands still until the last step is saved, when its directory is gone by `keep`."""
+    late, take = threading.Event(), Uploader.take
 
-    def update(*args: Any) -> Any:
-        if len(records(tmp_path / "run")) >= 7:
+    def taken(self: Uploader, saved: Path, *args: Any) -> None:
+        take(self, saved, *args)
+        if saved.name.startswith("step-00000010-"):
             late.set()
-        return real(*args)
 
     def waits(head: bytes) -> None:
         if head.startswith(b"PUT") and b"optimizer.safetensors" in head:
-            late.wait(20)
+            late.wait(60)
 
     proxy.fault = waits
-    monkeypatch.setattr(loop, "update", update)
+    monkeypatch.setattr(Uploader, "take", taken)
     settings = (f"checkpoint.upload={bucket}", "checkpoint.every_steps=2", "checkpoint.compress=false", "train.steps=10")  # fmt: skip
     train(tiny_config, tmp_path / "run", *settings)
     put = [each.split("/step-")[1][:8] for each in requests(proxy, "PUT") if "/manifest.json" in each]  # fmt: skip
-    assert put[0] == "00000002"
-    assert put[-1] == "00000010"
-    assert len(put) <= 3
-    assert 2 in wholly(bucket)
+    assert put == ["00000002", "00000010"]
+    assert wholly(bucket) == [10, 2]
     assert not list((tmp_path / "run" / "checkpoints").glob("step-00000002-*"))
 
 

@@ -51,7 +51,7 @@ def scalars(directory: Path, name: str) -> list[tuple[int, float]]:
 
 
 def wait_for_steps(child: subprocess.Popen[str], file: Path, count: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while child.poll() is None and time.monotonic() < deadline:
         if file.exists() and len(file.read_bytes().splitlines()) >= count:
             return

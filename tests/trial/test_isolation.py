@@ -41,7 +41,7 @@ def run(arm: Arm, directory: Path) -> Measurement:
     assert arm.workdir is not None
     listing = list_workdir(arm.workdir, without=directory)
     return measure(
-        arm, directory=directory, plan=Plan(0, 1, 30), seed="0",
+        arm, directory=directory, plan=Plan(0, 1, 300), seed="0",
         cache=directory.parent / "cache", workdir=listing,
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ def test_padding_of_the_environment_differs_between_processes(
     sizes = []
     for seed in "12":
         measure(
-            arm, directory=tmp_path / seed, plan=Plan(0, 1, 30), seed=seed,
+            arm, directory=tmp_path / seed, plan=Plan(0, 1, 300), seed=seed,
             cache=tmp_path / "cache", workdir=None,
         )  # fmt: skip
         sizes.append((tmp_path / seed / "log.txt").read_text())

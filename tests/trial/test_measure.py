@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from hotloop.trial.process_measurement import measurement_of
 
 def run(arm: Arm, directory: Path, *, warmup: int = 0, steps: int = 1) -> Measurement:
     return measure(
-        arm, directory=directory / "trial", plan=Plan(warmup, steps, 60), seed="0",
+        arm, directory=directory / "trial", plan=Plan(warmup, steps, 300), seed="0",
         cache=directory / "cache", workdir=None,
     )  # fmt: skip
 
@@ -164,9 +165,10 @@ lines = ['{"step":%d,"wall_s":0.5,"loss":%s}' % (i, "NaN" if i == 3 else i) for 
 def test_command_without_steps_gives_one_sample_of_its_wall_time(
     tmp_path: Path, python: Callable[..., Arm]
 ) -> None:
+    began = time.perf_counter()
     measured = run(python("import time; time.sleep(0.1)"), tmp_path)
     (sample,) = measured.samples
-    assert 0.1 < sample.value < 2
+    assert 0.1 < sample.value < time.perf_counter() - began
     assert measured.records == ()
     assert measured.environment.torch is None  # not seen from outside
 

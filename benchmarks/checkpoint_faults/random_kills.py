@@ -29,6 +29,8 @@ from torch import distributed as dist
 from hotloop.cli.main import run as hotloop
 
 LONG = ("train.steps=80", f"checkpoint.every_steps={EVERY - 1}", "eval.every_steps=10")
+PAST = 5
+"""Steps that a run may come further than those it is to be killed after: it waits there for a kill that comes late."""
 KINDS: dict[str, tuple[str, ...]] = {
     "data.prefetch 0": ("data.prefetch=0",),
     "data.prefetch 2": ("data.prefetch=2",),
@@ -107,9 +109,10 @@ def killed_often(kind: str, kills: int, work: Path, config: Path, seed: int) -> 
     while done < kills:
         said.unlink(missing_ok=True)
         first = forked.newest_good(run)[0]
-        process = TwoRanks(command, said) if two else Fork(command, said, seed=0 if first else SEED)
         # A run of 80 steps has room for so many kills where each lets 3 steps be saved.
         goal = min(first + draw.randint(EVERY - 1, 2 * EVERY - 3), 79)
+        stops = [f"update {goal + PAST}"]
+        process = TwoRanks(command, said) if two else Fork(command, said, stops=stops, seed=0 if first else SEED)  # fmt: skip
         deadline = time.monotonic() + 120
         while len(forked.records(run)) < goal or not _continued(run, first, said):
             if time.monotonic() > deadline or _is_over(process.pid):

@@ -23,6 +23,7 @@ from torch.optim import lr_scheduler
 import hotloop.checkpoint
 from hotloop.checkpoint import Checkpointer, store
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from processes import wait_for
 
 
 class Tied(nn.Module):
@@ -296,12 +297,13 @@ def hold(root: Path) -> None:
         checkpointer.load_latest(model=model)
         checkpointer.save(7, model=model)
         checkpointer.wait()
-        if os.fork() == 0:  # like a loader's worker, it outlives what made it
-            while not (root / "end").exists():
-                time.sleep(0.02)
+        child = os.fork()  # like a loader's worker, it outlives what made it
+        if child:
+            (root / "ready").touch()
+        while not (root / "end").exists():
+            time.sleep(0.02)
+        if not child:
             os._exit(0)
-        (root / "ready").touch()
-        time.sleep(60)
 
 
 def test_directory_has_one_process_that_saves_and_is_free_when_that_was_killed(
@@ -310,10 +312,7 @@ def test_directory_has_one_process_that_saves_and_is_free_when_that_was_killed(
     model = saved(tmp_path, 1)
     process = process_of(hold, tmp_path)
     try:
-        for _ in range(3000):
-            if (tmp_path / "ready").exists():
-                break
-            time.sleep(0.02)
+        assert wait_for((tmp_path / "ready").exists, 120)
         with Checkpointer(tmp_path) as checkpointer:
             found = checkpointer.load_latest(model=model)
             assert found is not None
@@ -336,17 +335,17 @@ def fork_while_saving(root: Path) -> None:
 
     def slow(*args: Any, **named: Any) -> Any:
         writing.set()
-        assert go.wait(60)
+        assert go.wait(120)
         return real(*args, **named)
 
     store.save = slow
     model = nn.Linear(3, 3)
     checkpointer = Checkpointer(root)
     checkpointer.save(1, model=model)
-    assert writing.wait(60)
+    assert writing.wait(120)
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(100)
         checkpointer.wait()  # of the parent's save: there is nothing here to wait for
         with Checkpointer(root / "child") as own:
             go.set()
@@ -447,6 +446,18 @@ def test_importing_loads_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+WAITS = """
+import builtins, runpy, sys, time
+def told(step, *rest, write=print, **how):
+    write(step, *rest, **how)
+    if step == 39: time.sleep(600)
+builtins.print = told
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A script that waits, in step 39, for whoever kills it: with the next one it saves steps that nobody may have read of."""
+
+
 @pytest.mark.usefixtures("without_compiler")
 def test_shipped_example_is_killed_and_ends_with_the_same_losses(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "resumable_loop.py"
@@ -454,7 +465,8 @@ def test_shipped_example_is_killed_and_ends_with_the_same_losses(tmp_path: Path)
     for name, kills in (("whole", ()), ("killed", (37,))):
         seen: dict[str, str] = {}
         for kill_at in (*kills, None):
-            command = [sys.executable, str(example), str(tmp_path / name)]
+            waits = () if kill_at is None else ("-c", WAITS)
+            command = [sys.executable, *waits, str(example), str(tmp_path / name)]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 for line in process.stdout:

@@ -389,7 +389,7 @@ def test_two_at_once_both_succeed(corpus: Path, tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(corpus), str(out)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    outcomes = sorted(process.communicate(timeout=60)[0].strip() for process in running)
+    outcomes = sorted(process.communicate(timeout=300)[0].strip() for process in running)
     assert outcomes == ["up_to_date", "up_to_date", "written"]
     open_prepared(out)
 

@@ -30,10 +30,11 @@ def listening() -> Iterator[tuple[int, list[int]]]:
         def take() -> None:
             while True:
                 try:
-                    server.accept()[0].close()
+                    connection, _ = server.accept()
                 except OSError:
                     return
-                taken.append(1)
+                taken.append(1)  # before whoever asks knows that it ended
+                connection.close()
 
         threading.Thread(target=take, daemon=True).start()
         yield server.getsockname()[1], taken

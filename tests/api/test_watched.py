@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ logger.addHandler(Slow())
 logger.propagate = False
 model = torch.nn.Linear(32, 8)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-logged_s = {}
+logged_s, ends = {}, [time.perf_counter()]
 with hotloop.watch(steps=60, out="kept") as seen:
     for number in range(2000):
         if seen.is_enough:
@@ -136,6 +137,7 @@ with hotloop.watch(steps=60, out="kept") as seen:
         model(torch.randn(16, 32)).square().mean().backward()
         optimizer.step()
         start = time.perf_counter()
+        ends.append(start)
         if number % 2:  # whoever looked at every second step would see it always, or never
             logger.warning("so far")
             logged_s[number + 1] = time.perf_counter() - start
@@ -143,7 +145,7 @@ with hotloop.watch(steps=60, out="kept") as seen:
             time.sleep(0.001)
 found = seen.diagnosis
 print(json.dumps({
-    "made": number, "logged_s": logged_s, "logging": found.breakdown["logging"], "steps": [found.steps.measured, found.steps.left_out],
+    "made": number, "ends": ends, "logged_s": logged_s, "logging": found.breakdown["logging"], "steps": [found.steps.measured, found.steps.left_out],
     "shown": str(seen), "object": seen.to_dict()["diagnosis"]["steps"],
 }))
 """
@@ -157,8 +159,13 @@ print(json.dumps({
     assert 20 < sum(each.step in logged_s for each in counted) < 40
     # By the script's own clock, of the steps that the shares are of.
     judged = under_way(judged_run(measurement).measurement.records)
-    share = sum(logged_s.get(each.step, 0) for each in judged) / sum(each.wall_s for each in judged)
-    assert found["logging"] == pytest.approx(share, abs=0.05)
+    wall_s = sum(each.wall_s for each in judged)
+    assert found["logging"] == pytest.approx(
+        sum(logged_s.get(each.step, 0) for each in judged) / wall_s, abs=0.05
+    )
+    passed_s = [after - before for before, after in pairwise(found["ends"])]
+    # Those before it that were left out are not in it.
+    assert wall_s < 1.5 * sum(passed_s[each.step] for each in judged)
     measured, left_out = found["steps"]
     assert f"{measured:,} of {measured + left_out:,} steps after" in found["shown"]
     assert "left out, drawn at random, so that watching costs less" in found["shown"]

@@ -147,7 +147,9 @@ def test_what_the_script_iterates_over_feeds_it(run, by: str) -> None:  # type: 
     ended = run(LOOP + MAKE + FEEDS[by])
     seen = [line for line in ended.census.lines if line.phase == "unattributed"]
     # Of the time between the phases: how long these take, beside other programs, is another question.
-    assert sum(line.fraction for line in seen if line.feeds) > 0.5 * sum(each.fraction for each in seen)
+    assert sum(line.fraction for line in seen if line.feeds) > 0.5 * sum(
+        each.fraction for each in seen
+    )
     assert {line.function for line in seen if line.feeds} >= {"make"}
 
 

@@ -51,7 +51,9 @@ def attention_finding(model: Any) -> tuple[Finding | None, Any]:
     """What is said of a step that is nothing but its attention, and the census it is said of. Each operation takes as long."""
     seen = profiled(model)
     own = [
-        replace(use, self_s=1e-4 * use.num)  # a machine that is busy in one of them makes it the whole step
+        replace(
+            use, self_s=1e-4 * use.num
+        )  # a machine that is busy in one of them makes it the whole step
         for use in seen.operators
         if use.name in ("aten::_softmax", "aten::bmm", "aten::baddbmm", "aten::bernoulli_")
     ]

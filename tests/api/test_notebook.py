@@ -13,16 +13,17 @@ import pytest
 
 import hotloop
 
-# The loss is the model's own: an operation on it in the loop, of the three steps that are profiled, would hold most
-# of their time where a busy machine took the CPU away in it, and the lines there would be taken for computing.
+# The loss is the model's own, and the input is made before: an operation in the loop, of the three steps that are
+# profiled, would hold most of their time where a busy machine took the CPU away in it, and the lines there would be
+# taken for computing.
 TRAIN = """
-model = torch.nn.Linear(64, 1)
+model, x = torch.nn.Linear(64, 1), torch.randn(64)
 optimizer = torch.optim.AdamW(model.parameters())
 
 def train(steps):
     for _ in range(steps):
         time.sleep(0.01)
-        loss = model(torch.randn(64))
+        loss = model(x)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -31,7 +32,7 @@ SLEEPS_AT = "In[2]:6"
 LOOP = """
 for _ in range(120):
     time.sleep(0.01)
-    loss = model(torch.randn(64))
+    loss = model(x)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -553,6 +553,14 @@ def test_a_line_that_calls_the_model_as_well_is_computing() -> None:
     assert codes(diagnose(script(steps(OWN), replace(HEALTHY, lines=called)))) == ["HL801"]
 
 
+def test_a_stray_sample_does_not_make_a_line_computing() -> None:
+    """The sampler had to wait for its turn between reading the line and the phase, once in 40 samples."""
+    (line,) = lines(("unattributed", "train", 0.2))
+    stray = replace(line, phase="forward", fraction=0.005, inside="torch.nn.modules.linear.forward")
+    census = replace(HEALTHY, lines=(line, stray))
+    assert only(script(steps(OWN), census), "HL801").site == line.site
+
+
 def test_what_happens_inside_of_a_call_that_trains_is_the_librarys() -> None:
     """`learn.fit_one_cycle(1)`: the only line of the script holds all there is, and cannot be done less often."""
     fit = LineUse(

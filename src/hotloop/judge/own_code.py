@@ -35,6 +35,8 @@ MAINLY = 1 / 3
 """Share of such code that one line must hold to be called the place."""
 _COMPUTING = frozenset({"data_wait", "forward", "backward", "optimizer"})
 """Phases that begin and end in the middle of a line."""
+STRAY = 1 / 20
+"""Share of a line's samples that says nothing: one that waits for its turn on the CPU between two reads has the phase of a moment later."""
 MAINLY_COMPUTING = 1 / 2
 """Share of the script's own lines in operations that learning depends on, from which they are the training itself."""
 PROBE = "hotloop.probe"
@@ -105,12 +107,13 @@ def own_code(run: JudgedRun) -> OwnCode | str | None:
     if outside < NOTICEABLE:
         return None
     unseen = _unseen(outside, seen, census)
-    own = [line for line in lines if not _is_computing(line, census)]
+    computes_at = _sites(_COMPUTING, census)
+    own = [line for line in lines if not _is_computing(line, computes_at)]
     if not own or seen <= 0:
         return unseen
     if not run.host("forward"):
         return "no module was called, so it is not told from the model"
-    trains_at = {line.site for line in census.lines if line.phase in _COMPUTING - {"data_wait"}}
+    trains_at = _sites(_COMPUTING - {"data_wait"}, census)
     kinds: dict[Kind, list[LineUse]] = {"data": [], "own": [], "library": []}
     for line in own:
         kinds[_kind(line, trains_at)].append(line)
@@ -176,13 +179,25 @@ def _is_enough(fraction: float, census: Census) -> bool:
     return census.num_samples is None or round(fraction * census.num_samples) >= ENOUGH_SAMPLES
 
 
-def _is_computing(line: LineUse, census: Census) -> bool:
+def _sites(phases: Set[str], census: Census) -> Set[str]:
+    """Lines that are in one of `phases`, and not by a stray sample alone."""
+    of_site: dict[str, list[LineUse]] = {}
+    for line in census.lines:
+        of_site.setdefault(line.site, []).append(line)
+    return {
+        site
+        for site, lines in of_site.items()
+        if _fraction([line for line in lines if line.phase in phases]) > STRAY * _fraction(lines)
+    }
+
+
+def _is_computing(line: LineUse, computes_at: Set[str]) -> bool:
     """Whether it is torch that was at work there, or the probe, and not the script's own code.
 
     A line that calls the model, too, computes: `model(images / 255)`.
     """
     if line.inside is None:
-        return any(other.site == line.site and other.phase in _COMPUTING for other in census.lines)
+        return line.site in computes_at
     if line.inside == PROBE:
         return True
     return called_module(line) in _TORCH_MODULES and not _NOT_COMPUTING.match(line.inside)

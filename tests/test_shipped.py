@@ -93,6 +93,21 @@ def test_what_the_readme_says_of_its_recorded_run_is_in_its_picture() -> None:
     assert [each for each in numbers if each not in re.findall(r"\d[\d.-]*\d|\d", drawn)] == []
 
 
+def test_what_each_optimization_brings_is_as_it_was_recorded() -> None:
+    def rows_of(page: str) -> list[tuple[str, ...]]:
+        """Of the first table whose rows are techniques, without the mark of what a longer run would measure further."""
+        table = page.partition("| technique, alone |")[2].partition("\n\n")[0].splitlines()[2:]
+        cells = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table]
+        return [(*row[:-1], row[-1].removeprefix("open: ")) for row in cells]
+
+    results = REPOSITORY / "benchmarks" / "results" / "effectiveness-quickstart-plain.md"
+    recorded = rows_of(results.read_text(encoding="utf-8"))
+    decided = [row for row in recorded if row[-1].strip("*") in ("faster", "slower")]
+    assert len(decided) == 4
+    assert rows_of(README) == decided
+    assert len([row for row in recorded if row[-1].startswith(("inconclusive", "no gain"))]) == 10
+
+
 def test_the_picture_is_of_the_script_that_is_shipped() -> None:
     picture = (REPOSITORY / "docs" / "answer.svg").read_text(encoding="utf-8")
     script = (REPOSITORY / "benchmarks" / "answer" / "io.py").read_text(encoding="utf-8")

@@ -56,7 +56,7 @@ def doctor(
 
     command: words, one text as for a shell, or the name of an `.ipynb`, which needs nbclient. out: where the run is kept, and
     goes on. options: others of the command. Returns the run: its `findings`, what was `kept`, the `verdict` with ratio and
-    interval, the `diff`. Raises `UsageError`, `EnvironmentFailed` and `CommandFailed` as the command ends.
+    interval, the `diff`, and `apply()`. Raises `UsageError`, `EnvironmentFailed` and `CommandFailed` as the command ends.
     """
     from hotloop.api.run import doctor
 

@@ -56,7 +56,7 @@ def doctor(
 
     command: words, one text as for a shell, or the name of an `.ipynb`, which needs nbclient. out: where the run is kept, and
     goes on. options: others of the command. Returns the run: its `findings`, what was `kept`, the `verdict` with ratio and
-    interval, the `diff`. Raises `UsageError`, `EnvironmentFailed` and `CommandFailed` as the command ends.
+    interval, the `diff`, and `apply()`. Raises `UsageError`, `EnvironmentFailed` and `CommandFailed` as the command ends.
     """
     from hotloop.api.run import doctor
 
@@ -104,8 +104,9 @@ def fit(
     `hotloop.fit(module, dataset, loss=F.cross_entropy)` trains a `torch.nn.Module` in place. An example is (input, ...,
     target), or a dict that the model is called with; without `loss` the model returns its loss, or has it as `.loss`.
     `hotloop.fit("DIR", "tweets.csv", task="classification")` fine-tunes a model of transformers. validation: other examples,
-    another file, or a part of this one (0.1). settings: any of the config's, by name: `{"optimizer.learning_rate": 1e-3}`. out: the
-    run [runs/fit]; the same call goes on in it. Raises `UsageError`, `EnvironmentFailed`, and `Interrupted` after Ctrl-C, which saves.
+    another file, or a part of this one (0.1; 0 for none). settings: any of the config's, by name:
+    `{"optimizer.learning_rate": 1e-3}`. out: the run [runs/fit]; the same call goes on in it. Raises `UsageError`,
+    `EnvironmentFailed`, and `Interrupted` after Ctrl-C, which saves.
     """
     from hotloop.api.fit import fit
 

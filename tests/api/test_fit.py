@@ -267,10 +267,8 @@ def test_a_directory_of_transformers_is_fine_tuned_from_a_program(tmp_path: Path
         rows = csv.writer(file)
         rows.writerow(["text", "label"])
         rows.writerows([f"{'good' if n % 2 else 'bad'} thing {n}", "yes" if n % 2 else "no"] for n in range(40))  # fmt: skip
-    run = hotloop.fit(
-        tmp_path / "model", tmp_path / "rows.csv", task="sentiment", validation=0.25, epochs=1, batch=8, out=tmp_path / "run",
-        settings={"logging.tensorboard": False},
-    )  # fmt: skip
+    given: Any = {"task": "sentiment", "epochs": 1, "batch": 8, "settings": {"logging.tensorboard": False}}  # fmt: skip
+    run = hotloop.fit(tmp_path / "model", tmp_path / "rows.csv", validation=0.25, out=tmp_path / "run", **given)  # fmt: skip
     assert run.scores is not None
     assert run.scores.task == "classification"
     assert sum(map(sum, run.scores.confusion or ())) == 10
@@ -278,6 +276,11 @@ def test_a_directory_of_transformers_is_fine_tuned_from_a_program(tmp_path: Path
     import hotloop.fit as room
 
     assert callable(room)
+    run = hotloop.fit(tmp_path / "model", tmp_path / "rows.csv", validation=0, out=tmp_path / "all", **given)  # fmt: skip
+    assert run.steps == 5  # of all 40
+    assert run.scores is None
+    with pytest.raises(UsageError, match="no such file"):
+        hotloop.fit(tmp_path / "model", tmp_path / "rows.csv", validation="0", out=tmp_path / "no", **given)  # fmt: skip
 
 
 def test_settings_may_be_numbers_of_torch_and_paths(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import nbclient
@@ -78,6 +79,37 @@ def test_cells_watch_with_and_without_the_magic_and_name_cells_and_lines() -> No
     assert "SyntaxError" in str(outputs[-1])
     assert "steps='fifty' is no number" in str(outputs[8])
     assert "%time:2" in str(outputs[9])  # of what it times
+
+
+HALF = LOOP.replace(
+    "for _ in range(120):",
+    "for number in range(120):\n    if number == 60:\n        signal.raise_signal(signal.SIGINT)",
+)
+"""Interrupted as by the button of a notebook."""
+
+
+def test_an_interrupted_cell_tells_its_steps_and_ends_with_the_interrupt() -> None:
+    hooked = "(torch.nn.Module.__call__, torch.Tensor.backward, torch.optim.Optimizer.__init__)"
+    made = notebook(
+        f"import signal, time\nimport torch\nimport hotloop\n%load_ext hotloop\nbefore = {hooked}",
+        TRAIN,
+        f"%%hotloop\n{HALF}",
+        f"print({hooked} == before)",
+        f"with hotloop.watch() as seen:\n{indent(HALF, '    ')}",
+        f"print({hooked} == before, seen.diagnosis.steps.measured)",
+    )
+    client = nbclient.NotebookClient(made, timeout=300, startup_timeout=300, allow_errors=True)
+    client.execute()
+    outputs = [each.outputs for each in made.cells]
+    for cell in (outputs[2], outputs[4]):
+        told, raised = cell
+        assert "; it was interrupted." in told["data"]["text/plain"]
+        assert "<iframe srcdoc=" in told["data"]["text/html"]
+        assert raised["ename"] == "KeyboardInterrupt"
+    assert outputs[3][0]["text"] == "True\n"
+    restored, measured = outputs[5][0]["text"].split()
+    assert restored == "True"
+    assert 0 < int(measured) <= 60
 
 
 def test_the_doctor_examines_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,20 @@ def train(steps, sleep_s=0.0):
 """
 
 
+ENTRIES = """
+def entries():
+    from torch.utils.data import DataLoader
+    import os, socket, warnings
+    return [vars(torch.distributed.ProcessGroup)["allreduce"], torch.nn.Module.__call__, torch.Tensor.backward, torch.Tensor.item, torch.save, torch.autograd.backward,
+            DataLoader.__init__, torch.optim.Optimizer.__init__, os.kill, os._exit, os.abort, sys.excepthook, warnings.showwarning,
+            socket.socket.connect, open, print, sys.meta_path[:], hotloop._step_ended]
+def changed(before):
+    return [n for n, (a, b) in enumerate(zip(before, entries())) if a is not b and a != b]
+before = entries()
+"""
+"""What a watch hooks, and which of that is another than it was."""
+
+
 def ran(body: str, directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
     (directory / "loop.py").write_text(LOOP + body)
     return warm_python.run(
@@ -64,18 +78,11 @@ def test_a_block_is_examined_as_by_the_doctor_again_and_again_and_torch_is_left_
     tmp_path: Path,
 ) -> None:
     body = """
-def entries():
-    from torch.utils.data import DataLoader
-    import os, socket, warnings
-    return [vars(torch.distributed.ProcessGroup)["allreduce"], torch.nn.Module.__call__, torch.Tensor.backward, torch.Tensor.item, torch.save, torch.autograd.backward,
-            DataLoader.__init__, torch.optim.Optimizer.__init__, os.kill, os._exit, os.abort, sys.excepthook, warnings.showwarning,
-            socket.socket.connect, open, print, sys.meta_path[:], hotloop._step_ended]
-before = entries()
 with hotloop.watch() as seen:
     train(60, 0.01)
 with hotloop.watch(steps=20, show=False) as again:
     watched = train(90)
-same = [n for n, (a, b) in enumerate(zip(before, entries())) if a is not b and a != b]
+same = changed(before)
 seen.save("seen.html")
 torch.distributed.init_process_group("gloo", init_method=f"file://{seen.directory}/store", rank=0, world_size=1)
 summed = torch.ones(2)
@@ -87,7 +94,7 @@ print(json.dumps({
     "object": list(seen.to_dict()), "html": seen._repr_html_()[:60],
 }))
 """
-    done = ran(body, tmp_path)
+    done = ran(ENTRIES + body, tmp_path)
     found = said(done)
     assert found["same"] == []
     assert found["summed"] == [1, 1]
@@ -185,6 +192,40 @@ print(seen.diagnosis.steps.left_out)
     # One that takes long is enough.
     assert profiled == [41, 42, 43][: len(profiled) or 1]
     assert 0 < left_out < 20
+
+
+def test_ctrl_c_in_the_block_is_the_callers_and_the_steps_before_it_are_told(
+    tmp_path: Path,
+) -> None:
+    body = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+left = 60
+def stop(module, inputs):
+    global left
+    left -= 1
+    if not left:
+        signal.raise_signal(signal.SIGINT)
+torch.nn.modules.module.register_module_forward_pre_hook(stop)
+try:
+    with hotloop.watch() as seen:
+        train(1000, 0.01)
+except KeyboardInterrupt:
+    steps = seen.diagnosis.steps
+    print(json.dumps([changed(before), str(seen), seen.to_dict()["doctor"]["ended"], steps.measured + steps.warmup + steps.left_out]))
+with hotloop.watch(show=False):  # of the first one nothing is in the way
+    pass
+print(json.dumps("went on"))
+"""
+    done = ran(ENTRIES + body, tmp_path)
+    assert said(done) == "went on"
+    same, shown, ended, steps = json.loads(done.stdout.splitlines()[-2])
+    assert same == []
+    assert ended == "interrupted"
+    assert 40 < steps <= 60
+    assert "; it was interrupted." in shown.splitlines()[0]
+    assert shown in done.stderr
+    assert "watching took" in done.stderr
 
 
 def test_an_error_in_the_block_is_the_callers_and_what_was_seen_stays(tmp_path: Path) -> None:

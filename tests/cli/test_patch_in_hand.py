@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hotloop.cli.patch_in_hand import ask_and_apply, refuse_target
 from hotloop.core.errors import UsageError
-from hotloop.doctor.patch.write import Patch
+from hotloop.doctor.patch.write import Patch, apply_patch
 from hotloop.report.kept_patch import BEGINS
 
 
@@ -57,7 +58,9 @@ def test_it_is_applied_only_where_somebody_says_yes(
     (tmp_path / "train.py").write_text("slow")
     monkeypatch.setattr("sys.stdin", stdin)
     patch = Patch({"train.py": b"fast"}, b"", ())
-    ask_and_apply(patch, tmp_path, tmp_path / "unpatched", diff=Path("my fix.patch"))
+    backup = tmp_path / "unpatched"
+    apply = partial(apply_patch, patch, tmp_path, backup)
+    ask_and_apply(patch, apply, backup=backup, diff=Path("my fix.patch"))
     assert (tmp_path / "train.py").read_text() == ("fast" if applied else "slow")
     assert (tmp_path / "unpatched" / "train.py").exists() == applied
     out, err = capsys.readouterr()

@@ -47,6 +47,7 @@ def loader_use(
 ) -> LoaderUse:
     values: dict[str, Any] = dict.fromkeys(LoaderUse.__dataclass_fields__)
     values |= {"site": site, "trains": trains, "num_epochs": epochs, "draws_random": draws}
+    values |= {"dataset": "Rows", "iterable": False, "num_workers": 0, "pin_memory": False, "persistent_workers": False}  # fmt: skip
     return LoaderUse(**{**values, "num_batches": 48, "made": (), **more})
 
 

@@ -54,7 +54,7 @@ def fit(
         if loss is not None or collate is not None:
             raise UsageError("the task has its own loss", do="leave `loss` and `collate` out")
         words |= {"task": task, "data.file": str(data), "model.path": str(model)}
-        words |= {} if validation is None else {"data.held_out": validation if isinstance(validation, float) else str(validation)}  # fmt: skip
+        words |= {} if validation is None else {"data.held_out": validation}
         from hotloop.finetune.job import settings_of, start
 
         found = settings_of(task, None, _overrides(words, settings))

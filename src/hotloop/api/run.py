@@ -85,6 +85,15 @@ class Run:
         """The patch of what was kept; empty where there is none."""
         return self._page().patch
 
+    def apply(self) -> tuple[Path, ...]:
+        """Edit the files of `diff`, as `hotloop doctor --apply` does, and return them; `unpatched/` of the run has them as they were.
+
+        Raises `UsageError` where there is nothing to apply, or a file has changed since, and `EnvironmentFailed`.
+        """
+        from hotloop.doctor.patch.write import apply_kept  # loads libcst
+
+        return apply_kept(self._stored().ledger, self.directory.resolve())
+
     def save(self, path: str | Path) -> None:
         """Write the page to `path`. Raises `EnvironmentFailed` where the disk refuses."""
         write_html(Path(path), self._page())

@@ -43,6 +43,7 @@ Weights = Literal["averaged", "last"]
     help="The mean kept by `averaging`, or those of the last step. Default: averaged where it is kept.",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--trust-remote-code", is_flag=True, help="Run code that a fine-tuned model brings with it; it can do here whatever you can.")  # fmt: skip
 @json_option("Write prompts and texts here; `-` for stdout.")
 def generate(
     run: Path,
@@ -56,6 +57,7 @@ def generate(
     seed: int,
     weights: Weights | None,
     device: str,
+    trust_remote_code: bool,
     json_file: str | None,
 ) -> None:
     """Continue prompts with the newest checkpoint of RUN, and show the text as it is made. A fine-tuned decoder answers them."""
@@ -64,7 +66,7 @@ def generate(
 
     texts = [Text(each, seed + i) for i, each in enumerate(asked)]
     how = {"num_tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    written, told = _writer(run, texts, weights, device, how)
+    written, told = _writer(run, texts, weights, device, how, trust_remote_code)
     for each in told["notes"]:
         note(each)
     if weights is None and told["weights"] == "averaged":
@@ -106,7 +108,12 @@ def _asked(
 
 
 def _writer(
-    run: Path, texts: list[Text], weights: Weights | None, device: str, how: dict[str, Any]
+    run: Path,
+    texts: list[Text],
+    weights: Weights | None,
+    device: str,
+    how: dict[str, Any],
+    trusted: bool,
 ) -> tuple[Iterator[None], dict[str, Any]]:
     """What adds to `texts` piece by piece, by a model that is loaded now, and what is said of the model."""
     from hotloop.core.causal_config import CAUSAL_TASKS
@@ -118,9 +125,11 @@ def _writer(
 
         if weights is not None:
             raise UsageError("--weights is of runs that train on text", where=str(run), do="leave it out: `model/` has those that were kept")  # fmt: skip
-        written = write_answers(run, texts, device=device, warn=note, **how)
+        written = write_answers(run, texts, device=device, warn=note, trusted=trusted, **how)
         next(written)  # reads the model
         return written, {"step": None, "weights": "exported", "notes": []}
+    if trusted:
+        raise UsageError("--trust-remote-code is of fine-tuned runs", where=str(run), do="leave it out")  # fmt: skip
     trained = load_trained(run, device, weights=weights)
     told = {"step": trained.step, "weights": trained.weights, "notes": [*trained.notes]}
     return write_texts(trained, texts, **how), told

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -12,8 +14,7 @@ from hotloop.cli.output import show
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.ledger import Ledger
-from hotloop.doctor.fix_campaign import patch_of
-from hotloop.doctor.patch.write import Patch, apply_patch
+from hotloop.doctor.patch.write import UNPATCHED, Patch, apply_kept, write_patch
 from hotloop.doctor.program import Examined, shown
 from hotloop.report.kept_patch import BEGINS, render_pull_request
 from hotloop.report.ledger import render_patch
@@ -21,8 +22,6 @@ from hotloop.runs.stored_run import StoredRun
 
 PATCH_FILE = "fix.patch"
 """In the run directory, where no other file is named."""
-UNPATCHED = "unpatched"
-"""There: files as they were before a patch was applied."""
 MAY_BEGIN = {"--diff": (b"--- ", b"diff "), "--pr": (BEGINS.encode(),)}
 """What a file that is there begins with, if an option may write it again."""
 
@@ -67,7 +66,7 @@ def hand_over(
         return ledger
     directory = shown(examined.directory)
     target = Path(diff) if diff is not None else directory / PATCH_FILE
-    ledger, patch = patch_of(examined, ledger, target=target)
+    ledger, patch = write_patch(ledger, examined.directory, target=target)
     show(f"\n{render_patch(ledger)}", err=True)
     if not patch.diff:
         return ledger
@@ -77,12 +76,14 @@ def hand_over(
         write_atomically(Path(pull_request), text.encode())
         click.echo(f"Text for a pull request: {pull_request}", err=True)
     if apply:
-        ask_and_apply(patch, Path(examined.run.workdir), directory / UNPATCHED, diff=target)
+        # Made once more: who is asked may edit meanwhile.
+        apply_again = partial(apply_kept, ledger, examined.directory)
+        ask_and_apply(patch, apply_again, backup=directory / UNPATCHED, diff=target)
     return ledger
 
 
-def ask_and_apply(patch: Patch, workdir: Path, backup: Path, *, diff: Path) -> None:
-    """Apply `patch` in `workdir` once a person on the terminal says so; what was there goes to `backup`."""
+def ask_and_apply(patch: Patch, apply: Callable[[], object], *, backup: Path, diff: Path) -> None:
+    """Call `apply` once a person on the terminal says so; what was there goes to `backup`."""
     names = ", ".join(patch.files)
     if not sys.stdin.isatty():
         click.echo("Not applied: there is no terminal to ask on.", err=True)
@@ -90,6 +91,6 @@ def ask_and_apply(patch: Patch, workdir: Path, backup: Path, *, diff: Path) -> N
     if not click.confirm(f"Apply it to {names} now?", err=True):
         click.echo("Not applied.", err=True)
         return
-    apply_patch(patch, workdir, backup)
+    apply()
     undo = f"git apply -R {shlex.quote(str(diff))}"
     click.echo(f"Applied to {names}. As before: {backup}. Undo: `{undo}`", err=True)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @click.option("--delimiter", help="What stands between the columns of FILE. [default: the run's `data.delimiter`, for a file with the ending of the run's; else a comma, or a tab in .tsv]")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, allow_dash=True), help="Write here, as csv or tsv by its name, else as jsonl. [default: stdout]")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--trust-remote-code", is_flag=True, help="Run code that MODEL brings with it; it can do here whatever you can.")  # fmt: skip
 def predict(
     model: Path,
     file: Path | None,
@@ -43,6 +44,7 @@ def predict(
     delimiter: str | None,
     out: Path | None,
     device: str,
+    trust_remote_code: bool,
 ) -> None:
     """Label the texts of FILE (csv, tsv, jsonl, or a text a line; `-`: stdin) with a fine-tuned MODEL, a directory or a run.
 
@@ -72,7 +74,8 @@ def predict(
     from hotloop.hardware.device import pick_device
     from hotloop.report.numbers import counted
 
-    predictors = load_predictors(model.expanduser(), pick_device(device, asked_by="--device"), note)
+    place = pick_device(device, asked_by="--device")
+    predictors = load_predictors(model.expanduser(), place, note, trusted=trust_remote_code)
     if num_empty := sum(not each.text.strip() for each in rows):
         note(f"without a text, and so without an answer: {counted(num_empty, 'row')}")
     given_columns = (name for each in rows for name in each.row)

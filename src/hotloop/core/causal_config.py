@@ -60,6 +60,8 @@ class CausalModel(Section):
     packed: bool = True
     """Examples lie one after the other without padding, where the model can do so. `false` pads those of a microbatch to the
     longest, as `Trainer` does: what it is compared with."""
+    trust_remote_code: bool = False
+    """Run the code of a model that brings its own (`auto_map` in its config). It can do here whatever you can."""
     lora: LoraConfig = LoraConfig()
 
 

@@ -38,7 +38,6 @@ from hotloop.doctor.directory import (
 from hotloop.doctor.fix_status import tried_fix
 from hotloop.doctor.fix_trials import FixTrials
 from hotloop.doctor.fixes import Fix, asked_for, fixes_for, left_out_of, machine_of, why_left_out
-from hotloop.doctor.patch.write import Patch, write_patch
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.starting_point import before_trials
 from hotloop.doctor.trial_costs import budget_text, loss_steps, plan_for
@@ -264,21 +263,6 @@ def _tried(
         finally:
             runner.servers.close()
         return replace(ledger, continued=continued, forked=runner.servers.num_served > 0)
-
-
-def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> tuple[Ledger, Patch]:
-    """Write the diff of the kept fixes to `target`, and what became of each into the ledger; returns both.
-
-    No diff is written where no fix can be edited, or the files would not be those that were confirmed.
-    """
-    measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
-    return write_patch(
-        ledger,
-        run=examined.run,
-        census=measurement.census,
-        directory=examined.directory,
-        target=target,
-    )
 
 
 def with_outcomes(diagnosis: Diagnosis, ledger: Ledger) -> Diagnosis:

@@ -103,10 +103,11 @@ def export_adapter(
     merged: Path,
     *,
     precision: str,
+    trusted: bool,
 ) -> None:
     """Write `directory`, whole or not at all, and check that it gives `tokens` the same logits; so `merged`, where asked for.
 
-    Not checked on a GPU where it is quantized: it may have no room for a second model.
+    Not checked on a GPU where it is quantized: it may have no room for a second model. trusted: with code of the model's own.
     """
     import peft
     import transformers
@@ -120,7 +121,8 @@ def export_adapter(
     if config.quantize == "none" or device.type == "cpu":
         wanted = [model(input_ids=ids).logits for ids in inputs]
     base = adapter.peft_config["default"].base_model_name_or_path
-    source = {"local_files_only": True, "dtype": torch.float32}  # of a name it is in the cache now
+    # Of a name it is in the cache now.
+    source = {"local_files_only": True, "dtype": torch.float32, "trust_remote_code": trusted}
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -143,7 +145,7 @@ def export_adapter(
             with appearing_whole(merged) as written:
                 theirs.save_pretrained(written)
                 tokenizer.save_pretrained(written)
-                read = transformers.AutoModelForCausalLM.from_pretrained(written, local_files_only=True, dtype=torch.float32)  # fmt: skip
+                read = transformers.AutoModelForCausalLM.from_pretrained(written, **source)
                 compare(read.eval(), inputs, wanted, merged, MERGED_TOLERANCE)
     finally:
         model.train(was_training)

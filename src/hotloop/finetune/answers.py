@@ -33,15 +33,22 @@ TOLERANCE = 1e-3
 
 @torch.inference_mode()
 def write_answers(
-    run: Path, texts: Sequence[Text], *, device: str, warn: Warn, num_tokens: int, **how: Any
+    run: Path,
+    texts: Sequence[Text],
+    *,
+    device: str,
+    warn: Warn,
+    trusted: bool = False,
+    num_tokens: int,
+    **how: Any,
 ) -> Iterator[None]:
-    """As `train.trained.write_texts`; how: temperature, top_k, top_p. The first `next` reads the model and the prompts."""
+    """As `train.trained.write_texts`; trusted: with code of the model's own. how: temperature, top_k, top_p. The first `next` reads the model and the prompts."""
     config, place = load_settings(run / "config.yaml", kind=CausalConfig).config, pick_device(device, asked_by="--device")  # fmt: skip
     own = run / MERGED_DIRECTORY if (run / MERGED_DIRECTORY).is_dir() else run / MODEL_DIRECTORY
     if not own.is_dir():
         do = "run the same `hotloop train` again, to its end"
         raise UsageError("this run has no model yet", where=str(own), do=do)
-    model, vocabulary = _with_adapter(own, config.model.lora, place, warn) or _whole(own, place, warn)  # fmt: skip
+    model, vocabulary = _with_adapter(own, config.model.lora, place, warn, trusted) or _whole(own, place, warn, trusted)  # fmt: skip
     model.eval()
     tokenizer, longest = vocabulary.tokenizer, vocabulary.longest or 1 << 30
     named = model.generation_config.eos_token_id
@@ -94,13 +101,13 @@ def _are_chats(run: Path, config: CausalConfig, tokenizer: Any, warn: Warn) -> b
         return chats
 
 
-def _whole(own: Path, place: torch.device, warn: Warn) -> tuple[Any, Vocabulary]:
-    vocabulary = load_vocabulary(str(own), warn)
-    return load_decoder(CausalModel(path=str(own)), place, warn).model.to(place), vocabulary
+def _whole(own: Path, place: torch.device, warn: Warn, trusted: bool) -> tuple[Any, Vocabulary]:
+    config = CausalModel(path=str(own), trust_remote_code=trusted)
+    return load_decoder(config, place, warn).model.to(place), load_vocabulary(config, warn)
 
 
 def _with_adapter(
-    own: Path, lora: LoraConfig, place: torch.device, warn: Warn
+    own: Path, lora: LoraConfig, place: torch.device, warn: Warn, trusted: bool
 ) -> tuple[Any, Vocabulary] | None:
     """The model that an adapter was trained beside, with it; `None` where `own` is no adapter."""
     if not (own / "adapter_config.json").is_file():
@@ -110,9 +117,9 @@ def _with_adapter(
     import transformers
 
     base = peft.PeftConfig.from_pretrained(str(own)).base_model_name_or_path
-    vocabulary = load_vocabulary(base, warn)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(own, local_files_only=True)
-    plain = CausalModel(path=base, lora=LoraConfig(quantize=lora.quantize))
+    plain = CausalModel(path=base, lora=LoraConfig(quantize=lora.quantize), trust_remote_code=trusted)  # fmt: skip
+    vocabulary = load_vocabulary(plain, warn)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(own, local_files_only=True, trust_remote_code=trusted)  # fmt: skip
     model = load_decoder(plain, place, warn).model
     if lora.quantize == "none":
         model.to(place)

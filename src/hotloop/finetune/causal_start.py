@@ -76,7 +76,7 @@ def read_examples(
 ) -> tuple[Settings[CausalConfig], CausalExamples]:
     """With `model.max_tokens` resolved. Raises `UsageError`."""
     check_lora(settings.config.model.lora)
-    vocabulary = load_vocabulary(settings.config.model.path, warn)
+    vocabulary = load_vocabulary(settings.config.model, warn)
     longest = longest_example(settings.config.model, vocabulary)
     settings = settings.with_values(
         {"model.max_tokens": longest}, origin=settings.origin("model.max_tokens")
@@ -173,11 +173,12 @@ def _keep(
 ) -> Finetuned:
     place, merged = run.directory / MODEL_DIRECTORY, run.directory / MERGED_DIRECTORY
     write_json(run.directory / PROMPTS_FILE, prompts)
-    lora, tokens = work.config.model.lora, [each.ids for each in work.train[:CHECKED]]
+    lora, trusted = work.config.model.lora, work.config.model.trust_remote_code
+    tokens = [each.ids for each in work.train[:CHECKED]]
     if decoder.adapter is None:
-        export(decoder.model, tokenizer, place, tokens, auto="AutoModelForCausalLM")
+        export(decoder.model, tokenizer, place, tokens, auto="AutoModelForCausalLM", trusted=trusted)  # fmt: skip
     else:
-        export_adapter(decoder.adapter, lora, tokenizer, place, tokens, merged, precision=work.config.train.precision)  # fmt: skip
+        export_adapter(decoder.adapter, lora, tokenizer, place, tokens, merged, precision=work.config.train.precision, trusted=trusted)  # fmt: skip
     told = None
     if (newest := evaluated.chosen) is not None:
         assert newest.metrics is not None

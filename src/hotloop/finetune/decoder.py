@@ -28,12 +28,13 @@ class Vocabulary:
     """Tokens that the model has positions for; `None` where it does not say."""
 
 
-def load_vocabulary(path: str, warn: Warn) -> Vocabulary:
+def load_vocabulary(config: CausalModel, warn: Warn) -> Vocabulary:
     """Raises `UsageError`."""
-    with loading(path, warn) as (transformers, source, common):
+    path, trusted = config.path, config.trust_remote_code
+    with loading(path, warn, trusted=trusted) as (transformers, source, common):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, use_fast=True, **common)
-        config = transformers.AutoConfig.from_pretrained(source, **common)
-    longest = getattr(config, "max_position_embeddings", None)
+        stored = transformers.AutoConfig.from_pretrained(source, **common)
+    longest = getattr(stored, "max_position_embeddings", None)
     return Vocabulary(tokenizer, tokenizer_json(tokenizer, path), longest)
 
 
@@ -59,7 +60,8 @@ def load_decoder(
     config: CausalModel, device: torch.device, warn: Warn, *, precision: str = "fp32"
 ) -> LoadedDecoder:
     """precision: of products with quantized weights. Draws from torch's generator. Raises `UsageError`."""
-    with loading(config.path, lambda note: None) as (transformers, source, common):
+    own, trusted = config.path, config.trust_remote_code
+    with loading(own, lambda note: None, trusted=trusted) as (transformers, source, common):
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             use_safetensors=True,

@@ -39,7 +39,7 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
     Raises `UsageError`.
     """
     new: set[str] = set()
-    with loading(config.path, warn) as (transformers, source, common):
+    with loading(config.path, warn, trusted=config.trust_remote_code) as (transformers, source, common):  # fmt: skip
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, use_fast=True, **common)
         splitter = getattr(getattr(tokenizer, "backend_tokenizer", None), "pre_tokenizer", None)
         if head.reads != "first" and isinstance(splitter, ByteLevel) and not splitter.add_prefix_space:  # fmt: skip
@@ -145,8 +145,12 @@ def export(
     tokens: Sequence[np.ndarray],
     *,
     auto: str = "AutoModelForSequenceClassification",
+    trusted: bool,
 ) -> None:
-    """Write `directory`, whole or not at all, and check that `auto` loads it with the same weights, and gives `tokens` the same logits."""
+    """Write `directory`, whole or not at all, and check that `auto` loads it with the same weights, and gives `tokens` the same logits.
+
+    trusted: with code of the model's own.
+    """
     import transformers
 
     forget(directory)
@@ -157,7 +161,8 @@ def export(
             model.save_pretrained(written)
             tokenizer.save_pretrained(written)
             read = getattr(transformers, auto).from_pretrained
-            theirs = read(written, local_files_only=True, dtype=torch.float32).eval()
+            source = {"local_files_only": True, "dtype": torch.float32, "trust_remote_code": trusted}  # fmt: skip
+            theirs = read(written, **source).eval()
             own = dict(model.named_parameters())
             same = all(torch.equal(p, own[name]) for name, p in theirs.named_parameters())
             inputs = [torch.from_numpy(each.astype(np.int64))[None] for each in tokens]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def start(settings: Settings[Any], directory: Path, steps: Steps) -> Finetuned:
     """Train to the end. Raises `UsageError` for data and models that do not fit."""
     config = settings.config
-    check_model(config.model.path)
+    check_model(config.model.path, trusted=config.model.trust_remote_code)
     if isinstance(config, CausalConfig):
         from hotloop.finetune.chats import read_sources
 

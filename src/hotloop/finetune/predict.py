@@ -63,9 +63,9 @@ def answer_columns(predictors: Sequence[Predictor]) -> list[str]:
 
 
 def load_predictors(
-    directory: Path, device: torch.device, warn: Callable[[str], None]
+    directory: Path, device: torch.device, warn: Callable[[str], None], *, trusted: bool = False
 ) -> list[Predictor]:
-    """Of a model directory, or of a run of fine-tuning; two where it has labels and entities. Raises `UsageError`."""
+    """Of a model directory, or of a run of fine-tuning; two where it has labels and entities. trusted: with code of its own. Raises `UsageError`."""
     if (directory / "config.yaml").is_file() and not (directory / "config.json").is_file():
         own = [directory / name for name in (MODEL_DIRECTORY, ENTITY_MODEL_DIRECTORY)]
         there = [each for each in own if each.is_dir()]
@@ -77,8 +77,10 @@ def load_predictors(
             )
         config = config_of(directory)
         longest = MOST_TOKENS if config is None else config.model.max_tokens
-        return [load_predictor(each, device, warn, longest=longest) for each in there]
-    return [load_predictor(directory, device, warn)]
+        return [
+            load_predictor(each, device, warn, longest=longest, trusted=trusted) for each in there
+        ]
+    return [load_predictor(directory, device, warn, trusted=trusted)]
 
 
 def load_predictor(
@@ -87,6 +89,7 @@ def load_predictor(
     warn: Callable[[str], None],
     *,
     longest: int = MOST_TOKENS,
+    trusted: bool = False,
 ) -> Predictor:
     if (directory / "adapter_config.json").is_file():
         task = _adapter_task(directory / "adapter_config.json")
@@ -97,7 +100,7 @@ def load_predictor(
             do = f"`peft.{ADAPTERS[task]}.from_pretrained(DIR, num_labels=N).merge_and_unload().save_pretrained(WHOLE)`, and its tokenizer beside it, make one"
         raise UsageError(what, where=str(directory), do=do)
     check_directory(directory.expanduser())
-    with loading(source := str(directory), warn) as (transformers, path, common):
+    with loading(source := str(directory), warn, trusted=trusted) as (transformers, path, common):  # fmt: skip
         config = transformers.AutoConfig.from_pretrained(path, **common)
         kind, auto = _kind_of(config, source)
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, **common)

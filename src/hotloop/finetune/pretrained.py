@@ -17,6 +17,10 @@ Warn = Callable[[str], None]
 HUB_TIMEOUT_S = 5.0
 NAME_ONE = "name a directory that `save_pretrained` wrote"
 COPY_AGAIN = f"where its files are damaged or cut off, copy the directory again, or {NAME_ONE}"
+OWN_CODE = (
+    "this model brings Python code of its own, which is not run unless you ask for it",
+    "if you trust it, set `model.trust_remote_code=true`; `hotloop predict` and `hotloop generate` take --trust-remote-code",
+)
 NO_TOKENIZER = (
     "no tokenizer that knows any words",
     "put the model's own beside its weights: `AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR)`",
@@ -24,8 +28,8 @@ NO_TOKENIZER = (
 
 
 @contextmanager
-def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
-    """transformers, the place to load from, and arguments. What goes wrong within becomes a `UsageError`."""
+def loading(path: str, warn: Warn, *, trusted: bool) -> Iterator[tuple[Any, str, dict[str, Any]]]:
+    """transformers, the place to load from, and arguments; trusted: with code of the model's own. What goes wrong within becomes a `UsageError`."""
     try:
         import transformers
 
@@ -33,7 +37,7 @@ def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
     except ModuleNotFoundError as error:
         raise not_installed("export", "fine-tuning needs transformers") from error
     source = str(check_source(path) or _by_name(path, warn))
-    common = {"trust_remote_code": False, "local_files_only": Path(source).is_dir()}
+    common = {"trust_remote_code": trusted, "local_files_only": Path(source).is_dir()}
     try:
         with quiet():
             yield transformers, source, common
@@ -41,6 +45,8 @@ def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
         what, do = f"transformers cannot load this model: {first_line(error)[:200]}", COPY_AGAIN
+        if not trusted and "trust_remote_code" in str(error):  # the argument that they ask for
+            what, do = OWN_CODE
         if "backend tokenizer" in what:
             what, do = NO_TOKENIZER
         raise UsageError(what, where=path, do=do) from error
@@ -53,10 +59,10 @@ def check_source(path: str) -> Path | None:
     return check_directory(directory) if is_place else None
 
 
-def check_model(path: str) -> None:
+def check_model(path: str, *, trusted: bool) -> None:
     """Raises `UsageError` for what no model can be loaded from. Of its files the config alone is read; the hub is asked anew."""
     _hub_says.cache_clear()
-    with loading(path, lambda note: None) as (transformers, source, common):
+    with loading(path, lambda note: None, trusted=trusted) as (transformers, source, common):
         transformers.AutoConfig.from_pretrained(source, **common)
 
 

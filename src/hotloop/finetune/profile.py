@@ -68,7 +68,7 @@ def rehearse(
     warn: Callable[[str], None] = lambda message: None,
 ) -> Profile:
     """Raises whatever the whole job would raise, and `UsageError` for a `directory` that holds something else."""
-    check_model(settings.config.model.path)
+    check_model(settings.config.model.path, trusted=settings.config.model.trust_remote_code)
     per_step = settings.config.sequences_per_step
     train: Callable[[Steps], Finetuned]
     if isinstance(settings.config, CausalConfig):

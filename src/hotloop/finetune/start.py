@@ -174,15 +174,17 @@ def _keep(run: Run, evaluated: Evaluated, *, encoder: Encoder, work: FinetuneWor
     whole: AbstractContextManager[None] = nullcontext()
     if work.used is not None:
         tokens, whole = work.used.token_ids(tokens), work.used.whole()
+    trusted = work.config.model.trust_remote_code
+    write = partial(export, tokenizer=encoder.tokenizer, tokens=tokens, trusted=trusted)
     with whole:
         if isinstance(head, Joint):
             assert isinstance(model, TwoHeads)
-            export(model.sequence, encoder.tokenizer, place, tokens, auto=head.first.model_class)
+            write(model.sequence, directory=place, auto=head.first.model_class)
             with model.whole_token_model() as of_tokens:
                 beside = run.directory / ENTITY_MODEL_DIRECTORY
-                export(of_tokens, encoder.tokenizer, beside, tokens, auto=head.each.model_class)
+                write(of_tokens, directory=beside, auto=head.each.model_class)
         else:
-            export(model, encoder.tokenizer, place, tokens, auto=head.model_class)
+            write(model, directory=place, auto=head.model_class)
     told = None
     if evaluated.chosen is not None:
         assert evaluated.chosen.metrics is not None

@@ -16,10 +16,14 @@ import pytest
 import warm_python
 from hotloop.core.census import Census
 from hotloop.core.child import APPLIED_FILE
-from hotloop.core.command_run import CommandRun
+from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
+from hotloop.core.files import write_json
 from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.patch.write import Patch, patch_for, write_patch
+from hotloop.hardware.environment import read_host
 from hotloop.trial.isolation import copy_workdir, list_workdir
+from hotloop.trial.measure import MEASUREMENT_FILE, store_measurement
 from script_runs import variables
 
 
@@ -43,12 +47,13 @@ class Tried:
 
     def patch(self) -> tuple[Ledger, Patch]:
         """With the patch written, as the doctor does it."""
+        self.directory.mkdir(exist_ok=True)
         run = CommandRun(
             command=self.ledger.command,
             workdir=str(self.workdir),
             started_at=self.started_at,
             hotloop="0",
-            steps=None,
+            ended="by_itself",
         )
         tried = patch_for(
             self.ledger.fixes,
@@ -59,9 +64,11 @@ class Tried:
         )
         digest = tried.digest if self.confirmed is None else self.confirmed
         ledger = replace(self.ledger, together_patched=digest or None)
-        return write_patch(
-            ledger, run=run, census=self.census, directory=self.directory, target=self.target
-        )
+        write_json(self.directory / COMMAND_RUN_FILE, run)
+        measured = Measurement("script", run.command, Plan(0, 0, 0.0), read_host(), census=self.census)  # fmt: skip
+        store_measurement(self.directory / MEASUREMENT_FILE, measured)
+        os.utime(self.directory / MEASUREMENT_FILE, (0, 0))  # the examination is over for long
+        return write_patch(ledger, self.directory, target=self.target)
 
     def diff(self) -> str:
         """With the patch written; its text."""

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from loader_uses import loader_use, seen_at
 
+from hotloop.api.run import Run
 from hotloop.core.census import Census
+from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.doctor.patch.keywords import option_of_command
@@ -660,6 +662,38 @@ def test_patch_is_applied_in_place_and_undone_by_its_diff(tried: Try, tmp_path: 
     assert (tmp_path / "unpatched" / "real.py").read_text() == DETECTS
     found.apply(("git", "apply", "-R"))
     assert file.read_text() == DETECTS
+
+
+def test_a_program_applies_what_was_kept_once_and_only_to_what_was_examined(tried: Try) -> None:
+    found = tried({"train.py": DETECTS}, {"anomaly_mode": False})
+    found.write()
+    run, file = Run(found.directory), found.workdir / "train.py"
+    file.write_text(f"# new\n{DETECTS}")
+    with pytest.raises(UsageError, match=r"train\.py changed after the command was examined") as raised:  # fmt: skip
+        run.apply()
+    assert "Not edited: the file has changed since it was run" in (raised.value.do or "")
+    assert file.read_text() == f"# new\n{DETECTS}"
+    file.write_text(DETECTS)
+    assert run.apply() == (file,)
+    assert file.read_text() != DETECTS
+    assert (found.directory / "unpatched/train.py").read_text() == DETECTS
+    with pytest.raises(UsageError, match="the patch is applied already"):
+        run.apply()
+    found.apply(("git", "apply", "-R"))  # it did what the diff says
+    assert file.read_text() == DETECTS
+
+
+def test_a_program_that_applies_nothing_hears_why(tried: Try) -> None:
+    found = tried({"train.py": UNSAFE}, {"precision": "bf16"})
+    found.confirmed = ""  # no file of the script was edited where it was confirmed
+    found.write()
+    with pytest.raises(UsageError, match="none of what was kept is safe to edit") as raised:
+        Run(found.directory).apply()
+    assert (raised.value.do or "").startswith("precision: at train.py:")
+    found.ledger = replace(found.ledger, kept=())
+    found.write()
+    with pytest.raises(UsageError, match="no fix was kept"):
+        Run(found.directory).apply()
 
 
 def test_where_a_script_is_a_link_the_file_behind_it_is_edited(tried: Try, tmp_path: Path) -> None:

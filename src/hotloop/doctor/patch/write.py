@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.core.command_run import CommandRun
-from hotloop.core.files import write_atomically, write_json
+from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
+from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json, write_atomically, write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.doctor.patch.edit import Change, Edit, edited, unified_diff
 from hotloop.doctor.patch.imports import set_up_edit
@@ -30,6 +31,7 @@ from hotloop.doctor.patch.model_call_edits import (
 )
 from hotloop.doctor.patch.scaled_loss_edits import scaled_loss_edits
 from hotloop.doctor.patch.source import Frame, Source, Taken, Unsafe, taken_in
+from hotloop.doctor.starting_point import edited_since, named_files
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import (
@@ -43,7 +45,10 @@ from hotloop.optimizations.source_edit import (
     WrappedArgument,
 )
 from hotloop.trial.arm import digest_of
+from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 
+UNPATCHED = "unpatched"
+"""In the run directory: files as they were before a patch was applied."""
 NOT_RUN = "the edited files were not run, and only what was measured is written"
 
 MOST_PLACES = 4
@@ -88,24 +93,13 @@ def patch_for(
     return Patch(files.contents(), files.diff(), tuple(entries))
 
 
-def write_patch(
-    ledger: Ledger, *, run: CommandRun, census: Census | None, directory: Path, target: Path
-) -> tuple[Ledger, Patch]:
-    """Write the diff of all kept fixes to `target`, and what became of each into the ledger; the patch, too.
+def write_patch(ledger: Ledger, directory: Path, *, target: Path) -> tuple[Ledger, Patch]:
+    """Write the diff of all kept fixes to `target`, and what became of each into the ledger; returns both.
 
-    run, census: of the diagnosed run. directory: the doctor's, whose `ledger.json` is written again. Nothing
-    of the user's is changed; where no kept fix can be edited, or the edited files are not those that the
-    confirming processes ran, `target` is not written either.
+    directory: the doctor's, whose `ledger.json` is written again. Nothing of the user's is changed; where no kept fix
+    can be edited, or the edited files are not those that the confirming processes ran, `target` is not written either.
     """
-    kept = [fix for fix in ledger.fixes if fix.name in ledger.kept]
-    made = partial(
-        patch_for,
-        kept,
-        workdir=Path(run.workdir),
-        started_at=run.started_at,
-        census=census,
-        directory=directory,
-    )
+    _, made = _maker(ledger, directory)
     patch = made()
     if patch.digest is not None and patch.digest != ledger.together_patched:
         tried = ledger.together_patched is not None
@@ -130,6 +124,49 @@ def apply_patch(patch: Patch, workdir: Path, backup: Path) -> None:
         write_atomically(backup / name, file.read_bytes())
         write_atomically(file, content)
         file.chmod(mode)
+
+
+def apply_kept(ledger: Ledger | None, directory: Path) -> tuple[Path, ...]:
+    """Apply the patch of all kept fixes, as it was confirmed, and return the edited files. As they were they are in
+    `UNPATCHED` of `directory`, the doctor's.
+
+    Raises `UsageError` where there is none, or where a file is another by now, and `EnvironmentFailed`.
+    """
+    if ledger is None or not ledger.kept:
+        raise UsageError("no fix was kept, so there is nothing to apply", where=str(directory))
+    if ledger.together_patched is None:
+        what = "nothing to apply: none of what was kept is safe to edit"
+        raise UsageError(what, where=str(directory), do=ledger.run_with or _by_hand(ledger.fixes))
+    workdir, made = _maker(ledger, directory)
+    patch, backup = made(), directory / UNPATCHED
+    if patch.digest != ledger.together_patched:
+        before = [each.relative_to(backup) for each in backup.rglob("*") if each.is_file()]
+        now = {str(each): (workdir / each).read_bytes() for each in before if (workdir / each).is_file()}  # fmt: skip
+        if digest_of(now) == ledger.together_patched:
+            raise UsageError("the patch is applied already", where=str(workdir))
+        names = edited_since(directory)
+        what = f"{named_files(names)} changed after the command was examined" if names else "the patch no longer fits"  # fmt: skip
+        raise UsageError(what, where=str(workdir), do=_by_hand(patch.fixes))
+    apply_patch(patch, workdir, backup)
+    return tuple(workdir / name for name in patch.files)
+
+
+def _maker(ledger: Ledger, directory: Path) -> tuple[Path, Callable[..., Patch]]:
+    """Where the command of the doctor's `directory` ran, and what makes the patch of all kept fixes."""
+    run = read_json(directory / COMMAND_RUN_FILE, CommandRun)
+    made = partial(
+        patch_for,
+        [fix for fix in ledger.fixes if fix.name in ledger.kept],
+        workdir=Path(run.workdir),
+        started_at=run.started_at,
+        census=load_measurement(directory / MEASUREMENT_FILE).census,
+        directory=directory,
+    )
+    return Path(run.workdir), made
+
+
+def _by_hand(fixes: Sequence[TriedFix]) -> str:
+    return "\n  ".join(f"{fix.name}: {fix.patch_text}" for fix in fixes if fix.patch == "words")
 
 
 @dataclass

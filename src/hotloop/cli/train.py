@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.core.config import known_keys
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -21,12 +20,34 @@ if TYPE_CHECKING:
     from hotloop.train.start import Finished
 
 
-def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        for name, key in known_keys().items():
+KINDS: dict[str, str | None] = {
+    "training on text": None,
+    "fine-tuning: classification (sentiment), multilabel, regression, tokens (entities), classification+tokens": "classification",
+    "fine-tuning: instructions, text": "text",
+    "hotloop.fit of a module of your own": "module",
+}
+"""Kinds of training with settings of their own, and a task of each."""
+
+
+def _list_keys(config: Path | None, task: str | None) -> None:
+    """Of the kind of training that is given; else of each."""
+    from hotloop.core.config import known_keys
+    from hotloop.core.settings import kind_of, task_of
+
+    kinds = KINDS
+    if task is not None:
+        from hotloop.finetune.job import check_task
+
+        check_task(task)
+        kinds = {"": task}
+    elif config is not None:
+        kinds = {"": task_of(config)}
+    for heading, each in kinds.items():
+        if heading:
+            click.echo(f"# {heading}")
+        for name, key in known_keys(kind_of(each)).items():
             default = f"[{key.default}]" if key.default else "[must be given]"
             click.echo(f"{name:28} {default:18} {key.summary}".rstrip())
-        ctx.exit()
 
 
 @click.command()
@@ -52,14 +73,7 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--stretch-schedule", "stretch", is_flag=True, help="Allow another train.steps although the schedule's rates until now would have been others.")  # fmt: skip
 @click.option("--record-samples", is_flag=True, help="Write a checksum of each sequence that a step takes into samples.jsonl.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the outcome here; `-` for stdout.")
-@click.option(
-    "--keys",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_keys,
-    help="List every key with its default.",
-)
+@click.option("--keys", is_flag=True, help="List every key with its default: those of CONFIG or --task, else of each kind of training.")  # fmt: skip
 def train(
     config: Path | None,
     overrides: tuple[str, ...],
@@ -73,6 +87,7 @@ def train(
     stretch: bool,
     record_samples: bool,
     json_file: str | None,
+    keys: bool,
 ) -> None:
     """Train a model from a CONFIG file; KEY=VALUE changes a setting. With --task, fine-tune one of transformers.
 
@@ -82,6 +97,9 @@ def train(
     from hotloop.cli import finetune
     from hotloop.core.ranks import read_ranks
 
+    if keys:
+        _list_keys(config, task)
+        return
     config, overrides, task = finetune.as_settings(config, overrides, task=task, data=data, model=model)  # fmt: skip
     if stop_after is not None and from_step is not None:
         do = "leave one of them out"

@@ -116,14 +116,18 @@ def load_settings(
 
 def load_stored(path: Path) -> Settings[LoopConfig]:
     """Of a run of any kind. Raises like `load_settings`."""
+    return load_settings(path, kind=kind_of(task_of(path)))
+
+
+def kind_of(task: str | None) -> type[LoopConfig]:
+    """The kind of config that a training for a task has."""
     from hotloop.core.causal_config import CAUSAL_TASKS, CausalConfig
     from hotloop.core.finetune_config import FinetuneConfig
     from hotloop.core.module_config import ModuleConfig
 
-    task = task_of(path)
     kinds: dict[str | None, type[LoopConfig]] = dict.fromkeys(CAUSAL_TASKS, CausalConfig)
     kinds |= {None: RunConfig, "module": ModuleConfig}
-    return load_settings(path, kind=kinds.get(task, FinetuneConfig))
+    return kinds.get(task, FinetuneConfig)
 
 
 def task_of(path: Path) -> str | None:

@@ -78,7 +78,10 @@ def load_settings(
     path = path or Path("the command line")
     if "task" in values and kind is RunConfig:
         what = "this is the config of a fine-tuning, which has another model and other data"
-        do = "`hotloop train` takes it; this needs one that trains on text"
+        do = (
+            "this needs one that trains on text; `hotloop train CONFIG --profile test` rehearses a fine-tuning in "
+            "minutes: its speed, and whether it resumes exactly"
+        )
         raise UsageError(what, where=f"{path}:{lines['task']}", do=do)
     if isinstance(values.get("data"), list):  # short for `data: {mix: [...]}`
         values["data"] = {"mix": values["data"]}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset
 
 import hotloop
-from hotloop.core.errors import UsageError
+from hotloop.api import run as hotloop_run
+from hotloop.core.errors import EnvironmentFailed, UsageError
 
 PLAIN = {
     "train.precision": "fp32",
@@ -287,3 +289,69 @@ def test_settings_may_be_numbers_of_torch_and_paths(tmp_path: Path) -> None:
     settings = PLAIN | {"optimizer.learning_rate": torch.tensor(0.05), "train.epochs": torch.tensor(2)}  # fmt: skip
     run = hotloop.fit(classifier(), points(32, 0), loss=F.cross_entropy, batch=16, out=tmp_path / "run", settings=settings)  # fmt: skip
     assert run.steps == 4
+
+
+class Greedy(nn.Module):
+    """Asks for more memory than any machine has, behind its second step or in its export."""
+
+    def __init__(self, out: Path, *, steps: int = 0, exports: bool = False) -> None:
+        super().__init__()
+        self.layers, self.steps = classifier(), steps
+        self.trained = out / "checkpoints" if exports else None
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.steps += len(x) > 4  # not the few examples that are looked at before
+        if self.trained is None and self.steps > 2:
+            torch.empty(1 << 46)
+        return self.layers(x)
+
+    def state_dict(self, *args: Any, **named: Any) -> Any:
+        if self.trained is not None and any(self.trained.glob("step-00000012-*")):
+            torch.empty(1 << 46)
+        return super().state_dict(*args, **named)
+
+
+def test_a_training_that_runs_out_of_memory_says_where_and_what_takes_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, data = tmp_path / "run", points(64, 0)
+    settings = PLAIN | {"train.host_memory": "default"}
+
+    def fit(model: nn.Module, **named: Any) -> hotloop_run.Run:
+        return hotloop.fit(model, data, loss=F.cross_entropy, out=out, **({"batch": 16, "settings": settings} | named))  # fmt: skip
+
+    def ended(model: nn.Module) -> EnvironmentFailed:
+        with pytest.raises(EnvironmentFailed) as caught:
+            fit(model)
+        assert str(caught.value).startswith(f"out of memory\n  at {out}\n  It ran out of memory, ")
+        return caught.value
+
+    at_once = str(ended(Greedy(out, steps=9)))
+    assert "It ran out of memory, before its first step.\n" in at_once
+    assert "can't allocate memory" in at_once
+    way = "train.microbatch=8 train.grad_accum_steps=2: the same steps in more, smaller products, in which batch norm"
+    assert way in at_once
+
+    later = ended(Greedy(out))
+    text = str(later)
+    assert "in forward of step 2" in text
+    assert way in text
+    assert " weights " in text
+    assert "the process before training" in text
+    assert not any(other in text for other in ("hotloop fit", "train.loss", "model."))
+    found = hotloop_run.read_run(out).out_of_memory
+    assert found is not None
+    assert found.certainty == "said"
+
+    monkeypatch.setattr(sys, "last_value", later, raising=False)  # as a notebook has it
+    less = {"batch": 8, "settings": settings | {"train.grad_accum_steps": 2}}
+    exports = Greedy(out, exports=True)
+    with pytest.raises(EnvironmentFailed, match="out of memory") as caught:
+        fit(exports, **less)
+    assert "in export of step " in str(caught.value)
+    assert "the same command again: it has trained" in str(caught.value)
+    exports.trained = None
+    exports.steps = -100
+    assert fit(exports, **less).model.exists()
+    assert json.loads((out / "memory-0.json").read_text())["failed"] is None
+    assert hotloop_run.read_run(out).out_of_memory is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import click
 import pytest
 
 from hotloop.cli import main as cli
+from hotloop.core.causal_config import CausalConfig
+from hotloop.core.config import RunConfig, known_keys
 from hotloop.core.errors import (
     CommandFailed,
     EnvironmentFailed,
@@ -20,6 +23,8 @@ from hotloop.core.errors import (
     Interrupted,
     UsageError,
 )
+from hotloop.core.finetune_config import FinetuneConfig
+from hotloop.core.module_config import ModuleConfig
 
 Run = Callable[[BaseException], tuple[int, str]]
 
@@ -117,6 +122,15 @@ def test_full_disk_names_the_file(ending: Run) -> None:
     _, text = ending(OSError(errno.ENOSPC, "No space left on device", "/x/steps.jsonl"))
     assert "no space left on the disk" in text
     assert "at /x/steps.jsonl" in text
+
+
+def test_out_of_memory_is_answered_with_settings_that_every_training_has(ending: Run) -> None:
+    _, text = ending(MemoryError())
+    named = re.findall(r"`(\w+\.\w+)`", text)
+    assert named == ["train.microbatch", "train.grad_accum_steps"]
+    for kind in (RunConfig, FinetuneConfig, CausalConfig, ModuleConfig):
+        assert {*named} <= known_keys(kind).keys()
+    assert "layers" not in text
 
 
 def test_missing_extra_names_the_package_to_install(ending: Run) -> None:

@@ -14,8 +14,12 @@ import transformers
 from encoders import rows, save_encoder, tokenizer, write_csv
 
 import warm_python
+from hotloop.cli.main import run as run_here
+from hotloop.core.causal_config import CausalConfig
+from hotloop.core.config import RunConfig, known_keys
 from hotloop.core.errors import UsageError
-from hotloop.core.finetune_config import ExamplesConfig
+from hotloop.core.finetune_config import ExamplesConfig, FinetuneConfig
+from hotloop.core.module_config import ModuleConfig
 from hotloop.core.step import read_steps
 from hotloop.finetune.examples import Examples, read_dataset, split
 from hotloop.finetune.job import settings_of
@@ -245,11 +249,32 @@ def test_config_file_with_a_task_is_a_fine_tuning_and_nothing_else_takes_it(
     )
     said = run(["train", str(file), *FAST, "--out", str(tmp_path / "run")])
     assert re.search(r"macro F1 [\d.]+ on \d+ held-out examples", said)
-    assert "this is the config of a fine-tuning" in run(["fit", str(file)], code=2)
+    for another in (["fit"], ["tune"], ["bench", "effectiveness"]):
+        said = run([*another, str(file)], code=2)
+        assert "this is the config of a fine-tuning" in said
+        assert "`hotloop train CONFIG --profile test` rehearses a fine-tuning" in said
     told = run(["report", str(tmp_path / "run")])
     assert "damaged" not in told
     assert "model.path" in told  # with the other settings that were given
     assert "whole" in run(["checkpoints", "list", str(tmp_path / "run")])
+
+
+def test_keys_are_those_of_the_training_at_hand_and_else_of_each_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listed(*words: str) -> list[str]:
+        assert run_here(["train", *words, "--keys"]) == 0
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+
+    kinds: list[list[str]] = [[*known_keys(each)] for each in (RunConfig, FinetuneConfig, CausalConfig, ModuleConfig)]  # fmt: skip
+    assert listed("--task", "sentiment") == listed("--task", "multilabel") == kinds[1]
+    assert listed("--task", "instructions") == kinds[2]
+    assert listed("configs/tiny.yaml") == kinds[0]
+    (tmp_path / "job.yaml").write_text("task: text\ndata: {file: a}\nmodel: {path: DIR}\n")
+    assert listed(str(tmp_path / "job.yaml"), "train.steps=3") == kinds[2]
+    assert listed() == [name for keys in kinds for name in ("#", *keys)]
+    assert run_here(["train", "--task", "sentimet", "--keys"]) == 2
+    assert "did you mean sentiment?" in capsys.readouterr().err
 
 
 def test_scores_are_those_of_the_counts() -> None:

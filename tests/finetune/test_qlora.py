@@ -16,7 +16,7 @@ from hotloop.core.step import read_steps
 from hotloop.finetune.adapters import keep_gradients, quantization
 from hotloop.finetune.decoder import load_decoder
 
-pytest.importorskip("bitsandbytes", reason="weights in 4 bits need bitsandbytes: pip install bitsandbytes")  # fmt: skip
+pytest.importorskip("bitsandbytes", reason="weights in 4 bits need bitsandbytes: pip install 'hotloop[lora]' bitsandbytes")  # fmt: skip
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install 'hotloop[lora]'")
 
 Run = Callable[..., str]

@@ -367,7 +367,7 @@ def test_4bit_without_its_package_is_one_clear_error(
         import bitsandbytes  # noqa: F401
     except ImportError:
         assert run_here([*words, "--out", str(tmp_path / "run")]) == 2
-        assert "pip install bitsandbytes" in "".join(capfd.readouterr())
+        assert "pip install 'hotloop[lora]' bitsandbytes" in "".join(capfd.readouterr())
     else:
         found = losses(words, tmp_path / "run")
         assert found[-1] < found[0]

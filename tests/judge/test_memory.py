@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.core.causal_config import CausalConfig
+from hotloop.core.config import RunConfig
+from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.core.memory_use import MemoryNote, memory_refusal
+from hotloop.core.module_config import ModuleConfig
+from hotloop.core.settings import Settings
 from hotloop.core.telemetry import TelemetrySample
 from hotloop.judge.memory import (
     killed_for_memory,
@@ -127,6 +132,48 @@ def test_a_smaller_model_is_a_way_only_where_what_stays_is_most() -> None:
     heavy = replace(NOTE, owners={**NOTE.owners, "optimizer": 600 * MB}, peak_bytes=1100 * MB)
     assert "smaller model" in ways_of_config(FLAT, heavy)[-1]
     assert "smaller model" in ways_of_script(heavy, None)[-1]
+
+
+KINDS = {
+    "text": RunConfig.model_validate({"data": {"source": "python-stdlib"}}),
+    "encoder": FinetuneConfig.model_validate({"task": "tokens", "data": {"file": "a"}, "model": {"path": "DIR"}}),
+    "decoder": CausalConfig.model_validate({"task": "text", "data": {"file": "a"}, "model": {"path": "DIR", "max_tokens": 90}}),
+    "adapter": CausalConfig.model_validate({"task": "text", "data": {"file": "a"}, "model": {"path": "DIR", "lora": {"rank": 4}}}),
+    "module": ModuleConfig(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ways_are_settings_that_this_kind_of_training_has(kind: str) -> None:
+    heavy = replace(NOTE, owners={**NOTE.owners, "frozen weights": 600 * MB}, peak_bytes=1100 * MB)
+    changed = {"train.precision": "fp32", "checkpoint.background": True, "train.microbatch": 6}
+    changed |= {"train.loss": "plain", "train.activation_checkpointing": "none"}
+    settings = Settings(KINDS[kind].replaced(changed))
+    *ways, last = ways_of_config(settings.config.flat(), heavy)
+    for way in ways:
+        words, _, effect = way.partition(": ")
+        assert settings.with_words(words.split()).config != settings.config
+        assert effect
+    named = {word.partition("=")[0] for way in ways for word in way.partition(":")[0].split()}
+    shared = {
+        "train.microbatch",
+        "train.grad_accum_steps",
+        "train.precision",
+        "checkpoint.background",
+    }
+    own = {
+        "text": {"train.loss", "train.activation_checkpointing"},
+        "encoder": {"model.max_tokens"},
+    }
+    own |= {"decoder": {"model.max_tokens", "model.lora.rank"}, "adapter": {"model.lora.quantize"}}
+    assert named - {"train.host_memory"} == shared | own.get(kind, set())
+    models = {"text": " (model.layers, model.width)", "module": ""}
+    assert last.startswith(f"a smaller model{models.get(kind, ' (model.path)')}, or ")
+
+
+def test_an_export_that_is_refused_memory_is_told_to_be_made_again() -> None:
+    (way,) = ways_of_config(KINDS["encoder"].flat(), replace(NOTE, phase="export"))
+    assert way.startswith("the same command again")
 
 
 def test_memory_that_grew_comes_before_a_smaller_batch() -> None:

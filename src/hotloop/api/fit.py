@@ -12,6 +12,7 @@ from hotloop.core.errors import UsageError, not_installed
 from hotloop.core.file_locks import refuse_busy
 from hotloop.core.settings import load_settings
 from hotloop.core.task_scores import TaskScores
+from hotloop.runs.memory_end import memory_told
 
 
 class Fitted(Run):
@@ -61,7 +62,8 @@ def fit(
         refuse_busy(directory)
         from hotloop.finetune.conduct import Steps
 
-        return Fitted(directory, start(found, directory, Steps(warn=note)))
+        with memory_told(directory, found, note):
+            return Fitted(directory, start(found, directory, Steps(warn=note)))
     if task is not None:
         raise UsageError(
             "`task` is of model directories; what a module learns is its `loss`",
@@ -93,7 +95,8 @@ def _fit_module(
     from hotloop.finetune.conduct import Steps
     from hotloop.finetune.module import fit_module
 
-    outcome = fit_module(found, directory, model, data, validation, loss, collate, Steps(warn=note))  # fmt: skip
+    with memory_told(directory, found, note):
+        outcome = fit_module(found, directory, model, data, validation, loss, collate, Steps(warn=note))  # fmt: skip
     return Fitted(directory, outcome)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +63,7 @@ def train(
     from hotloop.core.file_locks import refuse_busy
     from hotloop.finetune.job import settings_of, start
     from hotloop.report.held_out import profile_lines
+    from hotloop.runs.memory_end import memory_told
 
     rehearses = profile == "test"
     settings = settings_of(task, config, overrides)
@@ -71,7 +73,8 @@ def train(
     from hotloop.finetune.conduct import Finetuned, Steps
     from hotloop.finetune.profile import rehearse
 
-    with progress_bar() as progress:
+    told = memory_told(directory, settings, note) if stop_after is None else nullcontext()
+    with told, progress_bar() as progress:
         found = (
             rehearse(settings, directory, progress=progress, warn=note)
             if rehearses

@@ -204,9 +204,8 @@ def _known(error: Exception) -> HotloopError | None:
     if memory_refusal(error) is not None:
         return EnvironmentFailed(
             "out of memory",
-            do="lower `train.microbatch` and raise `train.grad_accum_steps` as much: the same steps, less memory "
-            "(another order with `data.layout: bucket`); "
-            "at a microbatch of 1 the model itself is too large: lower its context, width or layers",
+            do="a training takes less with a lower `train.microbatch` and `train.grad_accum_steps` raised as much: the same steps "
+            "(on text with `data.layout: bucket` in another order); at a microbatch of 1 the model itself is too large",
         )
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hotloop"):
         extra = EXTRAS.get((error.name or "").partition(".")[0])

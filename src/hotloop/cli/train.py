@@ -5,30 +5,49 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.core.config import known_keys
-from hotloop.core.errors import EnvironmentFailed, HotloopError, Interrupted, UsageError
+from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from hotloop.core.memory_use import OutOfMemory
     from hotloop.core.ranks import Ranks
-    from hotloop.core.settings import Settings
     from hotloop.train.rendezvous import Rendezvous
     from hotloop.train.start import Finished
 
 
-def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        for name, key in known_keys().items():
+KINDS: dict[str, str | None] = {
+    "training on text": None,
+    "fine-tuning: classification (sentiment), multilabel, regression, tokens (entities), classification+tokens": "classification",
+    "fine-tuning: instructions, text": "text",
+    "hotloop.fit of a module of your own": "module",
+}
+"""Kinds of training with settings of their own, and a task of each."""
+
+
+def _list_keys(config: Path | None, task: str | None) -> None:
+    """Of the kind of training that is given; else of each."""
+    from hotloop.core.config import known_keys
+    from hotloop.core.settings import kind_of, task_of
+
+    kinds = KINDS
+    if task is not None:
+        from hotloop.finetune.job import check_task
+
+        check_task(task)
+        kinds = {"": task}
+    elif config is not None:
+        kinds = {"": task_of(config)}
+    for heading, each in kinds.items():
+        if heading:
+            click.echo(f"# {heading}")
+        for name, key in known_keys(kind_of(each)).items():
             default = f"[{key.default}]" if key.default else "[must be given]"
             click.echo(f"{name:28} {default:18} {key.summary}".rstrip())
-        ctx.exit()
 
 
 @click.command()
@@ -54,14 +73,7 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--stretch-schedule", "stretch", is_flag=True, help="Allow another train.steps although the schedule's rates until now would have been others.")  # fmt: skip
 @click.option("--record-samples", is_flag=True, help="Write a checksum of each sequence that a step takes into samples.jsonl.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the outcome here; `-` for stdout.")
-@click.option(
-    "--keys",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_keys,
-    help="List every key with its default.",
-)
+@click.option("--keys", is_flag=True, help="List every key with its default: those of CONFIG or --task, else of each kind of training.")  # fmt: skip
 def train(
     config: Path | None,
     overrides: tuple[str, ...],
@@ -75,6 +87,7 @@ def train(
     stretch: bool,
     record_samples: bool,
     json_file: str | None,
+    keys: bool,
 ) -> None:
     """Train a model from a CONFIG file; KEY=VALUE changes a setting. With --task, fine-tune one of transformers.
 
@@ -84,6 +97,9 @@ def train(
     from hotloop.cli import finetune
     from hotloop.core.ranks import read_ranks
 
+    if keys:
+        _list_keys(config, task)
+        return
     config, overrides, task = finetune.as_settings(config, overrides, task=task, data=data, model=model)  # fmt: skip
     if stop_after is not None and from_step is not None:
         do = "leave one of them out"
@@ -124,7 +140,7 @@ def _train_on_text(
     from hotloop.core.file_locks import refuse_busy
     from hotloop.core.progress import silent
     from hotloop.core.settings import load_settings
-    from hotloop.report.memory import out_of_memory_answer
+    from hotloop.runs.memory_end import memory_told
     from hotloop.train.early import refuse_early
 
     with _rendezvous(ranks) as rendezvous:
@@ -134,13 +150,14 @@ def _train_on_text(
         if ranks.is_first:
             refuse_busy(directory)
         refuse_early(settings.config)
-        before = _memory_end(directory, ranks.rank, settings) if stop_after is None else None
-        if before is not None and before.certainty != "said":
-            note(f"the process before this one: {out_of_memory_answer(before)}")
         from hotloop.train.start import start
 
         tells = ranks.is_first
-        with progress_bar() if tells else nullcontext(silent) as progress:
+        told: AbstractContextManager[None] = nullcontext()
+        if stop_after is None:  # who only measures reads the note
+            words = [str(config), *overrides]
+            told = memory_told(directory, settings, note, rank=ranks.rank, asked=words)
+        with told, progress_bar() if tells else nullcontext(silent) as progress:
             try:
                 outcome = start(
                     settings,
@@ -156,11 +173,6 @@ def _train_on_text(
                 if from_step is not None:
                     ended.do = "run the command again without --from-step to continue"
                 raise
-            except (MemoryError, RuntimeError, OSError) as error:
-                told = _out_of_memory(error, directory, ranks.rank, [str(config), *overrides])
-                if told is None or stop_after is not None:  # who measures reads the note
-                    raise
-                raise told from error
         if not tells:
             return
         if tell_json(asdict(outcome), json_file):
@@ -168,36 +180,6 @@ def _train_on_text(
         if outcome.not_uploaded is not None:
             do = "the checkpoints here are whole; the same command again uploads the newest"
             raise EnvironmentFailed(outcome.not_uploaded, where=str(directory), do=do)
-
-
-def _memory_end(directory: Path, rank: int, settings: Settings) -> OutOfMemory | None:
-    """How the process that last trained there ended for its memory; `None` where it did not."""
-    from hotloop.core.memory_use import read_memory_notes
-    from hotloop.runs.memory_end import training_out_of_memory
-
-    notes = read_memory_notes(directory, f"memory-{rank}.json")
-    return training_out_of_memory(directory, notes, settings, ())
-
-
-def _out_of_memory(
-    error: Exception, directory: Path, rank: int, words: list[str]
-) -> EnvironmentFailed | None:
-    """Where the memory of a training went that could get no more; `None` for any other error. words: what it was given."""
-    from hotloop.core.memory_use import memory_refusal
-    from hotloop.core.settings import load_settings
-    from hotloop.report.memory import render_out_of_memory
-
-    if isinstance(error, HotloopError) or memory_refusal(error) is None:
-        return None
-    own = directory / "config.yaml"  # in which nothing is `auto`
-    found = _memory_end(directory, rank, load_settings(own if own.exists() else Path(words[0])))
-    if found is None:
-        return None
-    limit = [] if found.limit_bytes is None else ["--memory", f"{found.limit_bytes // 10**6}M"]
-    asked = f"which of these is enough: `{shlex.join(['hotloop', 'fit', *words, *limit])}`"
-    told = [*render_out_of_memory(found).split("\n"), "", asked]
-    told = [f"  {line}" if line and number else line for number, line in enumerate(told)]
-    return EnvironmentFailed("out of memory", where=str(directory), do="\n".join(told))
 
 
 @contextmanager

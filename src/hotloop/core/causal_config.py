@@ -48,8 +48,8 @@ class LoraConfig(Section):
     merge: bool = False
     """Also write `merged/`: the model with the adapter in its weights. A finished run that is started again with it does so."""
     quantize: Literal["none", "4bit"] = "none"
-    """`4bit` keeps the weights that are not trained in NF4 (QLoRA, Dettmers et al. 2023, by bitsandbytes). Run
-    on a CPU, not yet on a GPU."""
+    """`4bit` keeps the weights that are not trained in NF4 (QLoRA, Dettmers et al. 2023, by bitsandbytes).
+    Ran on a CPU, and on an H100 with torch 2.11."""
 
 
 class CausalModel(Section):

@@ -78,7 +78,10 @@ def load_settings(
     path = path or Path("the command line")
     if "task" in values and kind is RunConfig:
         what = "this is the config of a fine-tuning, which has another model and other data"
-        do = "`hotloop train` takes it; this needs one that trains on text"
+        do = (
+            "this needs one that trains on text; `hotloop train CONFIG --profile test` rehearses a fine-tuning in "
+            "minutes: its speed, and whether it resumes exactly"
+        )
         raise UsageError(what, where=f"{path}:{lines['task']}", do=do)
     if isinstance(values.get("data"), list):  # short for `data: {mix: [...]}`
         values["data"] = {"mix": values["data"]}
@@ -116,14 +119,18 @@ def load_settings(
 
 def load_stored(path: Path) -> Settings[LoopConfig]:
     """Of a run of any kind. Raises like `load_settings`."""
+    return load_settings(path, kind=kind_of(task_of(path)))
+
+
+def kind_of(task: str | None) -> type[LoopConfig]:
+    """The kind of config that a training for a task has."""
     from hotloop.core.causal_config import CAUSAL_TASKS, CausalConfig
     from hotloop.core.finetune_config import FinetuneConfig
     from hotloop.core.module_config import ModuleConfig
 
-    task = task_of(path)
     kinds: dict[str | None, type[LoopConfig]] = dict.fromkeys(CAUSAL_TASKS, CausalConfig)
     kinds |= {None: RunConfig, "module": ModuleConfig}
-    return load_settings(path, kind=kinds.get(task, FinetuneConfig))
+    return kinds.get(task, FinetuneConfig)
 
 
 def task_of(path: Path) -> str | None:

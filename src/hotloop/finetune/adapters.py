@@ -23,16 +23,12 @@ MERGED_TOLERANCE = 1e-4
 
 def check_lora(config: LoraConfig) -> None:
     """Raises `UsageError` for what is not installed."""
-    if config.rank:
-        _check_installed("peft", "model.lora.rank", pip_install("lora"))
+    packages, key, do = ["peft"], "model.lora.rank", pip_install("lora")
     if config.quantize != "none":
-        for package in ("bitsandbytes", "accelerate"):
-            _check_installed(package, "model.lora.quantize", f"pip install {package}")
-
-
-def _check_installed(package: str, key: str, do: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise UsageError(f"`{key}` needs {package}, which is not installed", where=key, do=do)
+        packages, key, do = ["peft", "bitsandbytes"], "model.lora.quantize", f"{do} bitsandbytes"
+    for package in packages if config.rank else ():
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"`{key}` needs {package}, which is not installed", where=key, do=do)
 
 
 def quantization(config: LoraConfig, device: torch.device, precision: str) -> dict[str, Any]:

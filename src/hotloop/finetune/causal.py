@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import first_line
+from hotloop.core.memory_use import memory_refusal
 from hotloop.finetune.compiled_attention import layers_of
 from hotloop.finetune.packed_attention import packed_attention
 from hotloop.finetune.sequences import Example
@@ -128,6 +129,8 @@ def why_not_packed(model: nn.Module, examples: Sequence[Example], longest: int) 
         difference = float((found - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
         half = any(p.dtype != torch.float32 for p in model.parameters())
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError) as error:  # fmt: skip
+        if memory_refusal(error) is not None:
+            raise
         return f"it does not take them: {first_line(error)[:120]}"
     finally:
         model.train(was_training)

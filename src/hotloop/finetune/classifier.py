@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.core.errors import first_line
+from hotloop.core.memory_use import memory_refusal
 from hotloop.finetune.compiled_attention import layers_of
 from hotloop.finetune.encoder_layer import as_written, fuse_layers, is_fused
 from hotloop.finetune.heads import Head, Logits
@@ -176,6 +177,8 @@ def why_not_packed(
     except IndexError:  # of the one token that was left of each text
         return "its head reads other tokens of a text than the first, as those of decoders do"
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if memory_refusal(error) is not None:
+            raise
         return f"it does not take them: {first_line(error)[:120]}"
     finally:
         trial.hook.remove()

@@ -26,13 +26,14 @@ from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.finetune.compiled_attention import compile_now
 from hotloop.finetune.work import steps_per_epoch
 from hotloop.optimizations.compiling.trainer import parts_uncompiled
+from hotloop.probe.memory_watch import MemoryWatch
 from hotloop.report.numbers import counted
 from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.interruption import StopRequest
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run, assemble, set_up_process
 from hotloop.train.same_run import claim_place
-from hotloop.train.start import Finished, conduct, describe, refuse_other_runs, resolved
+from hotloop.train.start import Finished, conduct, describe, follow, refuse_other_runs, resolved
 from hotloop.train.start import Steps as Steps
 from hotloop.train.work import Work
 
@@ -101,11 +102,19 @@ def conduct_finetuning(
     set_up_process(config, device)
     found = prepare(config)
     fingerprint = hashlib.sha256(found.fingerprint.encode()).hexdigest()
-    with locked(directory, wanted=True), uploader or nullcontext():
+    memory = MemoryWatch(directory, "0")
+    memory.device, memory.start = device, "start"  # with a model and examples
+    with (
+        locked(directory, wanted=True),
+        uploader or nullcontext(),
+        memory.watching(thread=steps.stop_after is None),
+    ):
         refuse_other_runs(directory, config, fingerprint, device, alone)
         torch.manual_seed(config.train.seed)  # dropout does not depend on which weights were drawn
         model = found.model.to(device)
         run = assemble(config, directory, device, model, found.work, alone.group(device, config))
+        follow(memory, run)
+        memory.begin()
         if config.train.compile:
             steps.warn(compile_now(run))
         run.metric = config.eval.metric
@@ -129,14 +138,19 @@ def conduct_finetuning(
         )
         if steps.stop_after is not None:
             return Finetuned(training, None, None)
-        evaluated = _chosen(run, config, training)
-        averaged = run.average is not None and run.average.num_updates > 0
-        whole = run.average.in_place() if run.average is not None and averaged else nullcontext()
-        with whole, parts_uncompiled(run.model, config.train.compile):
-            kept = found.keep(run, evaluated)
-        if kept.scores is not None:
-            write_json(directory / TASK_FILE, kept.scores)
-        return kept
+        return _kept(run, found, config, training)
+
+
+def _kept(run: Run, found: Prepared, config: FinetuneLoop, training: Finished) -> Finetuned:
+    """What the run leaves, by the weights that are kept."""
+    evaluated = _chosen(run, config, training)
+    averaged = run.average is not None and run.average.num_updates > 0
+    whole = run.average.in_place() if run.average is not None and averaged else nullcontext()
+    with whole, parts_uncompiled(run.model, config.train.compile):
+        kept = found.keep(run, evaluated)
+    if kept.scores is not None:
+        write_json(run.directory / TASK_FILE, kept.scores)
+    return kept
 
 
 def with_steps(settings: Settings[Any], num_examples: int, where: str) -> Settings[Any]:

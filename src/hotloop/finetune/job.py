@@ -39,10 +39,16 @@ def start(settings: Settings[Any], directory: Path, steps: Steps) -> Finetuned:
 
 def settings_of(task: str, config: Path | None, overrides: Sequence[str]) -> Settings[Any]:
     """overrides: `key=value`, the task among them where there is no config. Raises `UsageError`."""
+    if config is None:
+        check_task(task)
+    kind = CausalConfig if task in CAUSAL_TASKS else FinetuneConfig
+    return load_settings(config, overrides, kind=kind)
+
+
+def check_task(task: str) -> None:
+    """Raises `UsageError` where there is none of that name."""
     known = [*get_args(Task), *ALIASES, *CAUSAL_TASKS]
-    if config is None and task not in known:
+    if task not in known:
         close = difflib.get_close_matches(task, known, 1)
         do = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise UsageError(f"no task `{task[:80]}`", where="--task", do=do)
-    kind = CausalConfig if task in CAUSAL_TASKS else FinetuneConfig
-    return load_settings(config, overrides, kind=kind)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from hotloop.core.errors import UsageError, first_line
+from hotloop.core.memory_use import memory_refusal
 from hotloop.core.module_config import ModuleConfig
 from hotloop.core.settings import Settings
 from hotloop.finetune.conduct import (
@@ -137,7 +138,7 @@ def batch_of(collate: Collate, examples: Any, chosen: Sequence[int]) -> Any:
     try:
         return collate(found)
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
-        if collate is not default_collate:
+        if collate is not default_collate or memory_refusal(error) is not None:
             raise
         raise UsageError(
             f"these examples do not make a batch: {first_line(error)[:200]}",
@@ -226,9 +227,9 @@ def _try(learner: Learner, work: ModuleWork) -> None:
     learner.eval()
     try:
         learner(*(each.to(device) for each in sample))
-    except UsageError:
-        raise
     except (TypeError, RuntimeError, ValueError, IndexError, KeyError) as error:
+        if isinstance(error, UsageError) or memory_refusal(error) is not None:
+            raise
         shapes = ", ".join(str(tuple(each.shape)) for each in sample[:-1])
         raise UsageError(
             f"the model and its loss cannot be computed for a batch of tensors {shapes}: "

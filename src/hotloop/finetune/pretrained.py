@@ -12,6 +12,7 @@ from typing import Any
 import safetensors
 
 from hotloop.core.errors import UsageError, first_line, not_installed
+from hotloop.core.memory_use import memory_refusal
 
 Warn = Callable[[str], None]
 HUB_TIMEOUT_S = 5.0
@@ -41,9 +42,9 @@ def loading(path: str, warn: Warn, *, trusted: bool) -> Iterator[tuple[Any, str,
     try:
         with quiet():
             yield transformers, source, common
-    except UsageError:
-        raise
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
+        if isinstance(error, UsageError) or memory_refusal(error) is not None:
+            raise
         what, do = f"transformers cannot load this model: {first_line(error)[:200]}", COPY_AGAIN
         if not trusted and "trust_remote_code" in str(error):  # the argument that they ask for
             what, do = OWN_CODE

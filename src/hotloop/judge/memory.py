@@ -13,7 +13,7 @@ from hotloop.core.telemetry import TelemetrySample
 
 REST = "activations and the rest"
 WORKERS = "loader workers"
-HELD = ("weights", "gradients", "optimizer", "averaged weights", "copy of a save")
+HELD = ("weights", "frozen weights", "gradients", "optimizer", "averaged weights", "copy of a save")
 FULL = 0.8
 """Of the limit: from here on a kill that nobody counted was probably for memory."""
 MOSTLY_HELD = 0.7
@@ -25,6 +25,8 @@ LAST_SAMPLES = 5
 GREW, GREW_STEPS = 1.3, 20
 NOT_TOLD = frozenset({"train.compile"})
 """Ways of which a machine may have nothing, as a compiler."""
+OF_TEXT = frozenset({"train.loss", "train.activation_checkpointing"})
+"""Ways that a fine-tuning does not have."""
 
 
 def profile_of(note: MemoryNote) -> MemoryProfile | None:
@@ -122,23 +124,47 @@ def _where(note: MemoryNote | None) -> str:
 def ways_of_config(flat: Mapping[str, Any], note: MemoryNote | None) -> tuple[str, ...]:
     """Settings of hotloop's own trainer that take less memory, the cheapest first. flat: the settings of the run."""
     size, accumulated = flat["train.microbatch"], flat["train.grad_accum_steps"]
-    ways = []
+    task, ways = flat.get("task"), []
+    if note is not None and note.phase == "export":
+        return ("the same command again: it has trained, and only writes the model",)
     if size > 1:
         half = max(n for n in range(1, size // 2 + 1) if size % n == 0)
+        fewer = ", in which batch norm sees fewer examples" if task == "module" else ""
         ways.append(
             f"train.microbatch={half} train.grad_accum_steps={accumulated * size // half}: the same steps in more, "
-            "smaller products"
+            f"smaller products{fewer}"
         )
     on_cpu = note is None or not note.device.startswith("cuda")
+    left_out = NOT_TOLD if task is None else NOT_TOLD | OF_TEXT
     for changes, effect in ways_left(flat, on_cpu=on_cpu):
-        if not NOT_TOLD & changes.keys():
+        if left_out.isdisjoint(changes):
             words = " ".join(f"{k}={str(v).lower()}" for k, v in changes.items())
             ways.append(f"{words}: {effect}")
+    ways += _ways_of_finetuning(flat)
     if _mostly_held(note):
-        ways.append(
-            "a smaller model (model.layers, model.width), or optimizer.name=sgd: another training"
-        )
+        smaller = {None: " (model.layers, model.width)", "module": ""}.get(task, " (model.path)")
+        ways.append(f"a smaller model{smaller}, or optimizer.name=sgd: another training")
     return tuple(ways)
+
+
+def _ways_of_finetuning(flat: Mapping[str, Any]) -> list[str]:
+    """Those of a model of transformers: each makes it another training."""
+    longest, rank = flat.get("model.max_tokens"), flat.get("model.lora.rank")
+    ways = []
+    if isinstance(longest, int) and longest >= 32:
+        become = "become several examples" if flat["task"] == "text" else "are cut"
+        ways.append(
+            f"model.max_tokens={longest // 2}: longer texts {become}, and where there are none it takes no less"
+        )
+    if rank == 0:
+        ways.append(
+            "model.lora.rank=8: an adapter is trained, the weights have neither gradients nor optimizer state"
+        )
+    elif rank and flat["model.lora.quantize"] == "none" and not flat["model.lora.merge"]:
+        ways.append(
+            "model.lora.quantize=4bit: the weights that are not trained are rounded to 4 bits"
+        )
+    return ways
 
 
 def ways_of_script(

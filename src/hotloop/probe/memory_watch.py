@@ -49,6 +49,7 @@ _PHASES = (
     ("torch/utils/data/dataloader.py", "__next__", "data_wait"),
     ("hotloop/train/evaluate.py", "evaluate", "eval"),
     ("hotloop/train/loop.py", "save", "checkpoint"),
+    ("hotloop/finetune/conduct.py", "_kept", "export"),
 )
 """File and function by which a traceback shows the phase that it came from: by then the clock has closed them all."""
 _NOT_THEIRS = ("/torch/", "/site-packages/", "/hotloop/", "<", "/lib/python")
@@ -62,6 +63,8 @@ class MemoryWatch:
         self._directory = self._path = directory
         self._name = name
         self._pid: int | None = None
+        self.start = "start" if name is None else "process"
+        """The owner of what is there when it begins: of a script with what it has loaded by then."""
         self.device = torch.device("cpu")
         self.step: Callable[[], int | None] = lambda: None
         self.phase: Callable[[], str] = lambda: "unattributed"
@@ -87,7 +90,7 @@ class MemoryWatch:
             self.background.start()
         try:
             yield
-            self.finish()
+            self._last_look()
         except Exception as error:
             if memory_refusal(error) is not None and not isinstance(error, HotloopError):
                 self.failed(error)
@@ -108,8 +111,7 @@ class MemoryWatch:
         self._before = self._peak()
         self._count()
         there = sum(self._owners.values()) if self.device.type == "cpu" else 0
-        before = "process" if self._name else "start"  # of a script with what it has loaded by then
-        self._owners[before] = max((statm_bytes(1) or 0) - there, 0)
+        self._owners[self.start] = max((statm_bytes(1) or 0) - there, 0)
         self._write()
 
     def finish(self) -> None:
@@ -117,7 +119,11 @@ class MemoryWatch:
         error = getattr(sys, "last_value", None)
         if error is not None and memory_refusal(error) is not None:
             self.failed(error)
-        elif self._pid == os.getpid():  # not of a child that was forked
+        else:
+            self._last_look()
+
+    def _last_look(self) -> None:
+        if self._pid == os.getpid():  # not of a child that was forked
             self._look()
             self._count()
             self._write()

@@ -235,12 +235,13 @@ def begin_records(run: Run, *, measuring: bool) -> None:
 
 def follow(memory: MemoryWatch, run: Run) -> None:
     """Have the memory of this run watched."""
+    frozen = sum(p.nbytes for p in run.model.parameters() if not p.requires_grad)
 
     def beside() -> dict[str, int]:
         held = [t for each in list(run.snapshot.values()) for t in each.values()]
         copied = sum(t.nbytes for t in held if t.device.type == run.device.type)
         averaged = sum(p.nbytes for p in run.model.parameters()) if run.average is not None else 0
-        return {"averaged weights": averaged, "copy of a save": copied}
+        return {"frozen weights": frozen, "averaged weights": averaged, "copy of a save": copied}
 
     memory.device, memory.beside = run.device, beside
     memory.optimizers = lambda: (run.optimizer,)

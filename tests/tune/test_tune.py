@@ -221,7 +221,7 @@ def test_a_command_that_fails_is_an_answer(workdir: Path) -> None:
     assert code == ExitCode.COMMAND_FAILED
 
 
-@pytest.mark.parametrize("vary", ["--batch-size=32", "--bptt=64"])
+@pytest.mark.parametrize("vary", ["--batch-size=32", "--bptt=64", "train.batch_size=32"])
 def test_work_of_a_step_that_nothing_tells_is_asked_for(
     workdir: Path, capfd: pytest.CaptureFixture[str], vary: str
 ) -> None:

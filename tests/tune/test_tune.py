@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import time
@@ -144,11 +145,22 @@ def test_values_are_kept_shown_refused_and_rejected_a_killed_call_goes_on_and_an
     assert again["together"] == found["together"]
     assert all(each.stat().st_mtime < begun for each in trials.glob("*/pair-*/measurement.json"))
 
+    # Of another torch nothing of that counts, and a pair takes more than is left.
+    file = workdir / "runs/tune-train/environment.json"
+    environment = json.loads(file.read_text())
+    file.write_text(json.dumps({**environment, "torch": "2.0.0"}))
+    code, _ = tuned("--vary", "--sleep-ms=40", "--parity", "sleep-ms=bitwise", "--budget", "1s")
+    assert code == ExitCode.USAGE
+    said = capfd.readouterr().err
+    now = f"torch (2.0.0 then, {environment['torch']} now)"
+    assert f"runs/tune-train holds a run of another {now}: this begins in runs/tune-train-2" in said
+    assert "--out runs/tune-train-2 --budget" in said
+
+    file.write_text(json.dumps(environment))
+    shutil.rmtree(workdir / "runs/tune-train-2")
     (workdir / "train.py").write_text(SCRIPT + "# edited\n")
     code, _ = tuned("--vary", "--sleep-ms=40", "--parity", "sleep-ms=bitwise", "--budget", "1s")
-    assert (
-        code == ExitCode.USAGE
-    )  # another script, so nothing of that counts, and a pair takes more
+    assert code == ExitCode.USAGE  # nor of another script
     assert (workdir / "runs/tune-train-2").is_dir()
     said = capfd.readouterr().err
     assert "a pair of runs takes about" in said

@@ -227,6 +227,55 @@ def test_a_larger_batch_with_less_accumulation_is_kept_where_it_is_the_same_step
         assert "learns something else" in fix["why"]
 
 
+@pytest.mark.at_once(1)
+@pytest.mark.parametrize(
+    ("said", "fails"),
+    [
+        ("CUDA error: no CUDA-capable device is detected", "True"),
+        ("its data have gone", "args.sleep_ms == 10"),
+    ],
+)
+def test_a_command_that_does_not_run_any_more_ends_it_and_once_it_does_it_goes_on(
+    workdir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    said: str,
+    fails: str,
+) -> None:
+    gone = tmp_path_factory.mktemp("machine") / "gone"
+    breaks = (
+        f"    if Path({str(gone)!r}).exists() and {fails}:\n        raise RuntimeError({said!r})\n"
+    )
+    script = SCRIPT.replace("def main():\n", f"def main():\n{breaks}")
+    (workdir / "train.py").write_text(f"from pathlib import Path\n{script}")
+    values = ("--vary", "--sleep-ms=1,5", "--parity", "sleep-ms=bitwise")
+    timed = runner.OptionRunner.timed
+
+    def breaking(self: Any, *given: Any, **rest: Any) -> Any:
+        result = timed(self, *given, **rest)
+        gone.touch()
+        return result
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(runner.OptionRunner, "timed", breaking)
+        code, found = tuned(*values)
+    assert (code, found) == (ExitCode.ENVIRONMENT, {})
+    printed = capfd.readouterr().err
+    assert "fails now in two processes running: `baseline` ended with exit code 1\n" in printed
+    assert f"RuntimeError: {said}" in printed
+    assert ("look at `nvidia-smi`" in printed) == ("CUDA" in said)
+    trials = workdir / "runs/tune-train/trials"
+    assert not list(trials.glob("again-*"))
+    made = {each: each.stat().st_mtime_ns for each in trials.glob("*/*/measurement.json")}
+    assert made
+
+    gone.unlink()
+    code, found = tuned(*values)
+    assert (code, found["kept"]) == (ExitCode.FINE, ["--sleep-ms=1"])
+    assert {each: each.stat().st_mtime_ns for each in made} == made
+
+
 def test_a_command_that_fails_is_an_answer(workdir: Path) -> None:
     (workdir / "train.py").write_text("raise SystemExit(3)")
     code, _ = tuned("--vary", "--num-workers=1")

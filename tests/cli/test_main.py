@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
+import torch
 
 from hotloop.cli import main as cli
 from hotloop.core.causal_config import CausalConfig
@@ -147,6 +149,40 @@ def test_bug_is_one_line_and_its_traceback_is_in_a_file(ending: Run) -> None:
     path = Path(text.splitlines()[1].removeprefix("  at "))
     assert "ZeroDivisionError" in path.read_text()
     path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("said", "is_lost"),
+    [
+        ("CUDA error: unspecified launch failure\nSearch for `cudaErrorLaunchFailure'", True),
+        ("CUDA error: no CUDA-capable device is detected", True),
+        ("HIP error: no ROCm-capable device is detected", True),
+        ("CUDA error: uncorrectable ECC error encountered", True),
+        ("No CUDA GPUs are available", True),
+        ("CUDA unknown error - this may be due to an incorrectly set up environment", True),
+        ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", True),
+        ("CUDA error: device-side assert triggered", False),
+        ("CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_a_gpu_that_fails_is_no_bug_and_says_how_to_go_on(
+    ending: Run,
+    said: str,
+    is_lost: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, text = ending(torch.AcceleratorError(said))
+    assert code == (ExitCode.ENVIRONMENT if is_lost else cli.INTERNAL_ERROR)
+    assert ("this is a bug" in text) != is_lost
+    if is_lost:
+        first = said.splitlines()[0]
+        assert text.startswith(f"error: the GPU failed: {first}\n  look at `nvidia-smi`, ")
+        assert "the same command again: it begins again" in text
+        assert cli.run(["train"]) == code
+        assert "it continues where it was" in capfd.readouterr().err
 
 
 def test_a_pipe_that_breaks_inside_of_a_command_is_no_success(ending: Run) -> None:

@@ -208,6 +208,7 @@ def test_ledger_is_the_end_of_the_fixes(monitor: Monitor, examined: Path) -> Non
     ended(examined)
     ledger = Ledger((), (), (), together=None, warmup_steps=0, steps=0, wall_s=1.0, budget_s=None)
     write_json(examined / "ledger.json", ledger)
+    age(examined)  # within one tick of the clock of files
     code, out, _ = monitor(examined, "--json", "-")
     assert (code, json.loads(out)["state"]) == (0, "examined")
     assert "No fix that can be tried" in dict(json.loads(out)["doctor"])["fixes"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
@@ -24,7 +26,7 @@ from hotloop.doctor.directory import (
     store_options,
 )
 from hotloop.doctor.fixes import Fix
-from hotloop.hardware.environment import read_host
+from hotloop.hardware.environment import read_host, runs_on
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.plan import TrialPlan
 
@@ -131,6 +133,27 @@ def test_run_of_other_variables_is_not_continued_and_its_line_has_them(
     assert begun_run(before, ("python", "a.py"), steps=None) is not None
 
 
+def test_run_on_another_torch_python_or_gpu_is_not_continued(tmp_path: Path) -> None:
+    installed, command = str(torch.__version__), ("python", "a.py")
+
+    def begun(name: str, version: str, file: str, **other: str) -> CommandRun | None:
+        directory = run(tmp_path / name, runs_on=runs_on("python") | other)
+        environment = {**_plain(read_host()), "torch": version, **other}
+        write_json(directory / "environment.json", environment)
+        write_json(directory / "imports.json", {"modules": {"torch": file}})
+        return begun_run(directory, command, steps=None)
+
+    assert begun("same", installed, torch.__file__) is not None
+    with pytest.raises(UsageError, match=re.escape(f"torch (2.0.0 then, {installed} now)")):
+        begun("upgraded", "2.0.0", torch.__file__)
+    with pytest.raises(UsageError, match=re.escape(f"torch ({installed} then, none now)")):
+        begun("removed", installed, str(tmp_path / "torch" / "__init__.py"))
+    for name in ("program", "Python", "NVIDIA driver", "GPU", "cpu_model", "memory_limit_bytes"):
+        with pytest.raises(UsageError, match=f"another {name.replace('_', ' ')} .other then, "):
+            begun(name, installed, torch.__file__, **{name: "other"})
+    assert begun_run(run(tmp_path / "of an older version"), command, steps=None) is not None
+
+
 def test_interrupted_examination_of_the_same_command_is_set_aside_whole(tmp_path: Path) -> None:
     for number in (1, 2):
         directory = run(tmp_path / "stopped", ended="interrupted")
@@ -188,7 +211,7 @@ def _version() -> str:
     return hotloop.__version__
 
 
-def _plain(stored: CommandRun) -> dict[str, object]:
+def _plain(stored: object) -> dict[str, object]:
     from hotloop.core.files import to_plain
 
     plain: dict[str, object] = json.loads(json.dumps(to_plain(stored)))

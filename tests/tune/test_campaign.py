@@ -232,6 +232,39 @@ def test_more_work_in_a_step_is_believed_where_the_script_uses_it_and_steps_tell
     assert bool(ledger.kept) == (status == "kept")
 
 
+@pytest.mark.parametrize(
+    ("name", "unit", "is_said"),
+    [
+        ("--foo", "step", True),
+        ("--foo", "sample", True),
+        ("--foo", "token", False),
+        ("--lr", "step", False),
+    ],
+)
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_what_may_be_less_work_by_a_name_that_nobody_knows_is_said_to_be(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    unit: str,
+    is_said: bool,
+    is_accepted: bool,
+) -> None:
+    monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
+    accept = [name] if is_accepted else []
+    parity = [f"{name}=changes_training"]
+    (option,) = options_of([f"{name}=32"], parity, accept, ("train", "c.yaml"))
+    value = value_of(option, "32", Diagnosis("balanced", Steps(9, 1, 0.1)), None)
+    runner = Unseeded(tmp_path, unit, (0.5, 0.4))
+    runner.speeds = {value.name: 2.0}
+    ledger = Campaign(runner, [[value]], lambda budget: "").all()  # type: ignore[arg-type]
+    (fix,) = ledger.fixes
+    assert fix.status == ("kept" if is_accepted else "what_if")
+    said = f"; whether a {unit} is as much work with it was not seen"
+    assert fix.why.endswith(said) == is_said
+    assert ("not seen" in fix.why) == is_said
+
+
 def test_all_that_is_screened_on_top_shares_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from hotloop.tune.options import KNOWN, Option, options_of
 from hotloop.tune.runner import with_work, work_of
 
 COMMAND = ("python", "train.py", "--batch-size", "8", "--lr=0.1", "width=4", "--amp", "-j", "2")
+HYDRA = ("python", "train.py", "lr=0.1", "+data.bs=4", "SOLVER.LR", "0.1")
 
 
 def option(text: str, command: tuple[str, ...] = COMMAND) -> Option:
@@ -51,6 +52,24 @@ def test_values_are_those_that_the_command_does_not_have(text: str, values: tupl
 def test_a_value_takes_the_place_of_the_commands_own(text: str, value: str, expected: str) -> None:
     found = option(text)
     assert found.applied(COMMAND, {}, value) == (tuple(expected.split()), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("data.bs=8", "8", "python train.py lr=0.1 +data.bs=8 SOLVER.LR 0.1"),
+        ("+data.bs=8", "8", "python train.py lr=0.1 +data.bs=8 SOLVER.LR 0.1"),
+        ("++seed=1", "1", "python train.py lr=0.1 +data.bs=4 SOLVER.LR 0.1 ++seed=1"),
+        ("bs=8", "8", "python train.py lr=0.1 +data.bs=4 SOLVER.LR 0.1 bs=8"),
+        ("SOLVER.LR=0.2", "0.2", "python train.py lr=0.1 +data.bs=4 SOLVER.LR 0.2"),
+        ("-J=2", "2", "python train.py lr=0.1 +data.bs=4 SOLVER.LR 0.1 -J 2"),
+    ],
+)
+def test_words_without_dashes_are_words_of_the_command(
+    text: str, value: str, expected: str
+) -> None:
+    found = option(text, HYDRA)
+    assert found.applied(HYDRA, {}, value) == (tuple(expected.split()), {})
 
 
 def test_a_scripts_own_default_is_what_the_others_are_compared_with(tmp_path: Path) -> None:
@@ -174,6 +193,17 @@ def test_what_is_not_understood_is_refused_in_one_line(
         ("--eval-batch-size", None, ""),
         ("--block_size", "changes_training", "tokens"),
         ("--foo", None, ""),
+        ("train.batch_size", "changes_training", "samples"),
+        ("--train.batch-size", "changes_training", "samples"),
+        ("+trainer.accumulate_grad_batches", "changes_training", "samples"),
+        ("SOLVER.IMS_PER_BATCH", "changes_training", "samples"),
+        ("--accum-interval", "changes_training", "samples"),
+        ("data.num_workers", "bitwise", ""),
+        ("++model.context_length", "changes_training", "tokens"),
+        ("optimizer.lr", "changes_training", ""),
+        ("eval.batch_size", None, ""),
+        ("data.val.seq_len", None, ""),
+        ("model.foo", None, ""),
     ],
 )
 def test_names_tell_what_an_option_may_change(
@@ -206,6 +236,8 @@ def test_work_of_a_step_is_the_product_of_what_the_command_says() -> None:
     assert work("--lr=1") == (0, False)
     assert work("--batch-size=16") == (8, False)
     assert work("--batch-size=16", "--bptt=9") == (0, False)
+    assert work("data.bs=8", command=HYDRA) == (4, False)
+    assert work("train.batch_size=8", command=HYDRA) == (0, False)
     assert work("--batch-size=16", "--bptt=9", command=(*COMMAND, "--bptt=5")) == (40, True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,19 @@ import pytest
 from hotloop.cli import doctor_session
 from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode, UsageError
+from hotloop.core.files import read_json
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.settings import load_settings, store_settings
 from hotloop.doctor.fix_status import judged
+from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED
 from hotloop.trial.arm import Arm
 from hotloop.trial.session import SessionResult
 from hotloop.tune import settings as tuning
 from hotloop.tune.options import options_of
-from hotloop.tune.runner import value_of
+from hotloop.tune.runner import OptionRunner, value_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PLAIN = CONFIGS / "quickstart-plain.yaml"
@@ -301,6 +304,26 @@ def test_a_config_is_tuned_written_and_trained_with(
     made = {each: each.stat().st_mtime_ns for each in Path("runs").rglob("measurement.json")}
 
     Path("tuned.yaml").unlink()
+    ledger, page = Path("runs/tune-tiny/ledger.json"), Path("runs/tune-tiny/report.html")
+    found = read_json(ledger, Ledger)
+    ledger.unlink()
+    page.unlink()
+
+    def late(runner: Any, *given: Any, **rest: Any) -> Ledger:
+        Path("tuned.yaml").mkdir()
+        return TrialRunner.ledger(runner, *given, **rest)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(OptionRunner, "ledger", late)
+        assert run([*call, "--json", "found.json"]) == ExitCode.ENVIRONMENT
+    said = capfd.readouterr().err
+    assert "cannot write" in said
+    assert "run it with: hotloop train tuned.yaml" in said
+    assert read_json(ledger, Ledger).together == found.together
+    assert page.is_file()
+    assert json.loads(Path("found.json").read_text())["kept"] == list(found.kept)
+
+    Path("tuned.yaml").rmdir()
     assert run(call) == ExitCode.FINE  # nothing is measured again
     assert load_settings(Path("tuned.yaml")).origin("eval.every_steps").startswith("tuned: ")
     assert {

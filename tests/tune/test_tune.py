@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import time
@@ -144,11 +145,22 @@ def test_values_are_kept_shown_refused_and_rejected_a_killed_call_goes_on_and_an
     assert again["together"] == found["together"]
     assert all(each.stat().st_mtime < begun for each in trials.glob("*/pair-*/measurement.json"))
 
+    # Of another torch nothing of that counts, and a pair takes more than is left.
+    file = workdir / "runs/tune-train/environment.json"
+    environment = json.loads(file.read_text())
+    file.write_text(json.dumps({**environment, "torch": "2.0.0"}))
+    code, _ = tuned("--vary", "--sleep-ms=40", "--parity", "sleep-ms=bitwise", "--budget", "1s")
+    assert code == ExitCode.USAGE
+    said = capfd.readouterr().err
+    now = f"torch (2.0.0 then, {environment['torch']} now)"
+    assert f"runs/tune-train holds a run of another {now}: this begins in runs/tune-train-2" in said
+    assert "--out runs/tune-train-2 --budget" in said
+
+    file.write_text(json.dumps(environment))
+    shutil.rmtree(workdir / "runs/tune-train-2")
     (workdir / "train.py").write_text(SCRIPT + "# edited\n")
     code, _ = tuned("--vary", "--sleep-ms=40", "--parity", "sleep-ms=bitwise", "--budget", "1s")
-    assert (
-        code == ExitCode.USAGE
-    )  # another script, so nothing of that counts, and a pair takes more
+    assert code == ExitCode.USAGE  # nor of another script
     assert (workdir / "runs/tune-train-2").is_dir()
     said = capfd.readouterr().err
     assert "a pair of runs takes about" in said
@@ -215,13 +227,62 @@ def test_a_larger_batch_with_less_accumulation_is_kept_where_it_is_the_same_step
         assert "learns something else" in fix["why"]
 
 
+@pytest.mark.at_once(1)
+@pytest.mark.parametrize(
+    ("said", "fails"),
+    [
+        ("CUDA error: no CUDA-capable device is detected", "True"),
+        ("its data have gone", "args.sleep_ms == 10"),
+    ],
+)
+def test_a_command_that_does_not_run_any_more_ends_it_and_once_it_does_it_goes_on(
+    workdir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    said: str,
+    fails: str,
+) -> None:
+    gone = tmp_path_factory.mktemp("machine") / "gone"
+    breaks = (
+        f"    if Path({str(gone)!r}).exists() and {fails}:\n        raise RuntimeError({said!r})\n"
+    )
+    script = SCRIPT.replace("def main():\n", f"def main():\n{breaks}")
+    (workdir / "train.py").write_text(f"from pathlib import Path\n{script}")
+    values = ("--vary", "--sleep-ms=1,5", "--parity", "sleep-ms=bitwise")
+    timed = runner.OptionRunner.timed
+
+    def breaking(self: Any, *given: Any, **rest: Any) -> Any:
+        result = timed(self, *given, **rest)
+        gone.touch()
+        return result
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(runner.OptionRunner, "timed", breaking)
+        code, found = tuned(*values)
+    assert (code, found) == (ExitCode.ENVIRONMENT, {})
+    printed = capfd.readouterr().err
+    assert "fails now in two processes running: `baseline` ended with exit code 1\n" in printed
+    assert f"RuntimeError: {said}" in printed
+    assert ("look at `nvidia-smi`" in printed) == ("CUDA" in said)
+    trials = workdir / "runs/tune-train/trials"
+    assert not list(trials.glob("again-*"))
+    made = {each: each.stat().st_mtime_ns for each in trials.glob("*/*/measurement.json")}
+    assert made
+
+    gone.unlink()
+    code, found = tuned(*values)
+    assert (code, found["kept"]) == (ExitCode.FINE, ["--sleep-ms=1"])
+    assert {each: each.stat().st_mtime_ns for each in made} == made
+
+
 def test_a_command_that_fails_is_an_answer(workdir: Path) -> None:
     (workdir / "train.py").write_text("raise SystemExit(3)")
     code, _ = tuned("--vary", "--num-workers=1")
     assert code == ExitCode.COMMAND_FAILED
 
 
-@pytest.mark.parametrize("vary", ["--batch-size=32", "--bptt=64"])
+@pytest.mark.parametrize("vary", ["--batch-size=32", "--bptt=64", "train.batch_size=32"])
 def test_work_of_a_step_that_nothing_tells_is_asked_for(
     workdir: Path, capfd: pytest.CaptureFixture[str], vary: str
 ) -> None:

@@ -19,7 +19,15 @@ import click
 
 from hotloop import __version__
 from hotloop.cli.output import guard_streams, note, refuse_lost_output, say
-from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError, Interrupted, UsageError
+from hotloop.core.errors import (
+    EnvironmentFailed,
+    ExitCode,
+    HotloopError,
+    Interrupted,
+    UsageError,
+    first_line,
+    lost_device,
+)
 
 COMMANDS = {
     "quickstart": "Train a small language model, plain and with hotloop's settings, and compare.",
@@ -166,7 +174,7 @@ def run(arguments: Sequence[str]) -> int:
     except HotloopError as error:
         return _say(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, no traceback on a user's screen
-        known = _known(error)
+        known = _known(error, continues=bool(CONTINUES & set(arguments[:1])))
         return _bug(error) if known is None else _say(known)
 
 
@@ -193,8 +201,8 @@ def _from_click(error: click.ClickException) -> HotloopError:
     )
 
 
-def _known(error: Exception) -> HotloopError | None:
-    """The clear form of a failure that is not hotloop's own, or None."""
+def _known(error: Exception, *, continues: bool) -> HotloopError | None:
+    """The clear form of a failure that is not hotloop's own, or None. continues: the same command would go on."""
     if isinstance(error, OSError) and error.errno in _STORAGE:
         from hotloop.core.files import storage_error
 
@@ -206,6 +214,14 @@ def _known(error: Exception) -> HotloopError | None:
             "out of memory",
             do="a training takes less with a lower `train.microbatch` and `train.grad_accum_steps` raised as much: the same steps "
             "(on text with `data.layout: bucket` in another order); at a microbatch of 1 the model itself is too large",
+        )
+    # Of torch.AcceleratorError, too: torch is not imported here.
+    if isinstance(error, RuntimeError) and lost_device(str(error)):
+        again = "it continues where it was" if continues else "it begins again"
+        return EnvironmentFailed(
+            f"the GPU failed: {first_line(error)}",
+            do=f"look at `nvidia-smi`, then run the same command again: {again}. Where it fails there again on a sound GPU, "
+            "HOTLOOP_DEBUG=1 shows where",
         )
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hotloop"):
         extra = EXTRAS.get((error.name or "").partition(".")[0])

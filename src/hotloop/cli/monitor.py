@@ -135,9 +135,9 @@ def read_facts(directory: Path) -> RunFacts | None:
 
 def _not_begun(directory: Path) -> RunFacts | None:
     """What is known of a directory without settings: trials of a comparison, or nothing yet."""
-    trials, silent_s = _trials_so_far(directory)
+    trials, written = _trials_so_far(directory)
     if trials:
-        state: State = "comparing" if silent_s < SILENT_S else "halted"
+        state: State = "comparing" if time.time() - written < SILENT_S else "halted"
         return RunFacts(None, doctor=state, doctor_rows=tuple(trials), complete=False)
     names = {each.name for each in directory.iterdir() if not each.name.startswith(".")}
     if names and not names & {*STAGES, "environment.json", TELEMETRY_FILE}:
@@ -158,13 +158,13 @@ def _doctor_facts(directory: Path) -> RunFacts:
         state = "examining" if is_alive(directory, (name, TELEMETRY_FILE)) else "halted"
     elif run.returncode is not None:
         rows.append(("end", f"it {describe_end(run.returncode)}"))
-    trials, silent_s = _trials_so_far(directory)
+    trials, written = _trials_so_far(directory)
     ledger = directory / LEDGER_FILE
-    if ledger.is_file() and (not trials or time.time() - ledger.stat().st_mtime <= silent_s):
+    if ledger.is_file() and ledger.stat().st_mtime >= written:
         rows.append(("fixes", ledger_answer(read_json(ledger, Ledger))))
     elif trials:
         rows += trials
-        state = "trying_fixes" if silent_s < SILENT_S else "halted"
+        state = "trying_fixes" if time.time() - written < SILENT_S else "halted"
     if state == "halted":
         rows.append(
             ("silent", f"if it was ended, the same command with `--out {directory}` continues")
@@ -175,9 +175,9 @@ def _doctor_facts(directory: Path) -> RunFacts:
 
 
 def _trials_so_far(directory: Path) -> tuple[list[tuple[str, str]], float]:
-    """A row for each fix: the processes that were measured; and the seconds since anything was written."""
+    """A row for each fix: the processes that were measured; and when anything was last written, by the clock of files."""
     if not (directory / TRIALS).is_dir():
-        return [], math.inf
+        return [], -math.inf
     rows, newest = [("baseline", "not measured yet")], (directory / TRIALS).stat().st_mtime
     for fix in sorted(each for each in (directory / TRIALS).iterdir() if each.name != "cache"):
         processes = [each for each in fix.iterdir() if each.is_dir()] if fix.is_dir() else []
@@ -192,4 +192,4 @@ def _trials_so_far(directory: Path) -> tuple[list[tuple[str, str]], float]:
         for process in processes:
             written = (process, process / "log.txt", *(process / "run").glob("*"))
             newest = max(newest, *(each.stat().st_mtime for each in written if each.exists()))
-    return rows[1:] or rows, max(time.time() - newest, 0.0)
+    return rows[1:] or rows, newest

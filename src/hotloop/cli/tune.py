@@ -123,6 +123,7 @@ def tune(
         told = to_plain(with_outcomes(examined.diagnosis, ledger))
         found_too = {name: told[name] for name in ("trials", "final")}
         write_object({"run": str(examined.directory), **found_too, **to_plain(ledger)}, json_file)
+    asked.write(ledger)  # last: the place may have become one that cannot be written
     if not any(each.verdict or each.status == "failed" for each in ledger.fixes):
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE)
 
@@ -141,7 +142,9 @@ class Asked:
     """Words of the command that goes on, beside its options."""
     work: Callable[[Arm], Arm] | None = None
     told: Callable[[Ledger], Ledger] = lambda ledger: ledger
-    """Does something with the ledger; returns what is stored and shown."""
+    """Makes the ledger what is stored and shown."""
+    write: Callable[[Ledger], None] = lambda ledger: None
+    """Writes what was kept where the user wants it."""
     written: Path | None = None
     """What the command writes and nobody wants."""
     prepare: Callable[[], None] = lambda: None

@@ -48,10 +48,12 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
     shapes = tuning.shapes_for(settings, [each.name for each in named])
 
     def told(ledger: Ledger) -> Ledger:
-        if any(each.verdict for each in ledger.fixes):
-            store_settings(tuning.tuned(settings, ledger, directory), out)
         best = [str(out)] if ledger.kept else words
         return replace(ledger, run_with=shlex.join(["hotloop", "train", *best]))
+
+    def write(ledger: Ledger) -> None:
+        if any(each.verdict for each in ledger.fixes):
+            store_settings(tuning.tuned(settings, ledger, directory), out)
 
     return Asked(
         command,
@@ -61,6 +63,7 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
         begins=["hotloop", "tune", *words],
         work=partial(tuning.with_tokens, settings=settings),
         told=told,
+        write=write,
         written=written,
         prepare=partial(prepare_text, settings.config.data),
     )

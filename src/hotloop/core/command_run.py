@@ -48,6 +48,8 @@ class CommandRun:
     """Where it failed: whether the kernel killed it, or a process that it started, for memory; `None`: not known."""
     variables: Mapping[str, str] | None = None
     """Environment variables that change speed, as hotloop was started with them; `None`: an older version did not store them."""
+    runs_on: Mapping[str, str] | None = None
+    """The program, Python, driver and GPUs when it was examined; `None`: an older version did not store them."""
     of_a_block: bool = False
     """It was looked at from inside, by `hotloop.watch`, whose block went on where enough was seen."""
     schema: str = COMMAND_RUN_SCHEMA

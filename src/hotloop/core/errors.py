@@ -100,6 +100,30 @@ class Interrupted(HotloopError):
     exit_code = ExitCode.RESUMABLE
 
 
+LOST_DEVICE = (
+    "no cuda gpus are available",
+    "found no nvidia driver",
+    "cuda driver initialization failed",
+    "cuda unknown error",
+    "cuda error: unknown error",
+    "unspecified launch failure",
+    "launch timed out",
+    "uncorrectable ecc",
+    "uncorrectable nvlink",
+    "capable device is detected",
+    "capable device(s) is/are busy or unavailable",
+    "gpu is lost",
+    "fallen off the bus",
+)
+"""What CUDA, ROCm, NVML and torch say, in lower case, where a GPU fails or has gone. Asserts and illegal addresses are a
+program's own."""
+
+
+def lost_device(text: str) -> bool:
+    """Whether this says that a GPU failed or has gone."""
+    return any(words in text.lower() for words in LOST_DEVICE)
+
+
 def first_line(error: BaseException) -> str:
     """Of what it says; its class where it says nothing, as a `NotImplementedError` may."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop import __version__
+from hotloop.core.child import IMPORTS_FILE
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.ledger import LEDGER_FILE
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.hardware.environment import read_host
+from hotloop.hardware.environment import read_host, runs_on
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_NUMBER = 10_000
 
+MACHINE = ("cpu_model", "cpu_quota", "memory_limit_bytes", "platform")
+"""Of an environment: what a machine is to a run that goes on, beside `runs_on`."""
 TRIALS = "trials"
 """Below a run directory: where fixes are tried."""
 OPTIONS_FILE = "options.json"
@@ -115,12 +119,25 @@ def begun_run(
         "--to-end": (whole, to_end),
         "version of hotloop": (run.hotloop, __version__),
     }
+    host = read_host()
     if run.variables is not None:  # pairs of one environment say nothing of another
-        now = read_host().variables
+        now = host.variables
         asked |= {
             f"value of {name}": (run.variables.get(name), now.get(name))
             for name in sorted({*now, *run.variables})
         }
+    seen = mapping_of(directory / "environment.json")
+    was_on = {**(run.runs_on or {}), **{name: seen[name] for name in MACHINE if name in seen}}
+    was_on |= {"torch": seen["torch"]} if seen.get("torch") else {}
+    is_on = {**runs_on(run.command[0]), **{name: getattr(host, name) for name in MACHINE}}
+    asked |= {
+        f"{name.replace('_', ' ')} ({was_on[name] or 'none'} then, {at_hand or 'none'} now)": (
+            was_on[name],
+            at_hand,
+        )
+        for name, at_hand in {**is_on, **_torch_now(directory)}.items()
+        if name in was_on
+    }
     others = [what for what, (stored, given) in asked.items() if stored != given]
     if others:
         raise UsageError(
@@ -129,6 +146,21 @@ def begun_run(
             do="repeat that command as it was to continue it, or name another directory with --out",
         )
     return run
+
+
+def _torch_now(directory: Path) -> dict[str, str]:
+    """The version of torch that lies where the command of `directory` imported it from: empty if it has gone, no key where
+    nobody saw."""
+    modules = mapping_of(directory / IMPORTS_FILE).get("modules")
+    file = modules.get("torch") if isinstance(modules, dict) else None
+    if not isinstance(file, str):
+        return {}
+    try:
+        text = Path(file).with_name("version.py").read_text(errors="replace")
+    except OSError:
+        return {"torch": ""}
+    found = re.search(r"^__version__ = '(.+)'", text, re.MULTILINE)
+    return {"torch": found[1]} if found else {}
 
 
 def was_interrupted(directory: Path, command: Sequence[str]) -> bool:

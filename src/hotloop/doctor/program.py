@@ -45,7 +45,7 @@ from hotloop.doctor.directory import (
     mapping_of,
     set_interrupted_aside,
 )
-from hotloop.hardware.environment import read_host
+from hotloop.hardware.environment import read_host, runs_on
 from hotloop.hardware.limits import memory_kills
 from hotloop.hardware.telemetry import telemetry
 from hotloop.judge.diagnose import diagnose
@@ -110,6 +110,7 @@ def examine(
             steps=steps,
             seconds=seconds,
             variables=machine.variables,
+            runs_on=runs_on(command[0]),
         )
         write_json(directory / "environment.json", machine)
         write_json(directory / COMMAND_RUN_FILE, run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from zlib import crc32
 
 from hotloop.core.census import Census
 from hotloop.core.connections import NO_NETWORK, Network
-from hotloop.core.errors import CommandFailed
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, lost_device
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Measurement, Plan
@@ -45,7 +46,7 @@ from hotloop.trial.forking import ForkServers
 from hotloop.trial.measure import Workdir, is_finished, server_environment, trial
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.process import TIMED_OUT
-from hotloop.trial.sandbox.layered import Layered
+from hotloop.trial.sandbox.layered import Layered, remove_tree
 from hotloop.trial.session import Beside, SessionResult, compare_arms
 from hotloop.trial.toggling import block_steps_for, counted_in_blocks
 
@@ -105,6 +106,8 @@ class TrialRunner:
     """The most that `pays_for` refused: a later call with a larger budget begins that."""
     _besides_s: float = 0.0
     """What a trial takes beside its process."""
+    _has_run: bool = False
+    """A trial ended well in this call, or one before."""
 
     def __post_init__(self) -> None:
         self.first_costs = self.costs
@@ -278,9 +281,14 @@ class TrialRunner:
         more = max(steps / self.plan.num_steps, 1.0)
         timeout_s = self._timeout_of(self.plan.timeout_s * more)
         try:
-            return self._run(arm, place, Plan(0, steps, timeout_s), what), place
+            measured = self._run(arm, place, Plan(0, steps, timeout_s), what)
         except CommandFailed as error:
-            raise (self._out_of_budget(arm.name) if self.was_cut_off(error) else error) from None
+            if self.was_cut_off(error):
+                raise self._out_of_budget(arm.name) from None
+            self._refuse_broken(error)
+            raise
+        self._has_run = True
+        return measured, place
 
     def first_losses(
         self, baseline: Arm, arm: Arm, fixes: Sequence[Fix]
@@ -382,13 +390,41 @@ class TrialRunner:
             refuse_writes(directory, baseline.name)  # then that is why it failed
             if self.was_cut_off(error):
                 raise self._out_of_budget(candidate.name) from None
+            self._refuse_broken(error)
             raise
+        self._has_run = True
         refuse_writes(directory, baseline.name)
         if (
             baseline.name == BASELINE and not candidate.toggled
         ):  # what it takes now, beside whatever else the machine does
             self.correct_costs(result.pairs[-1][0])
         return with_doubts(result, fixes)
+
+    def _refuse_broken(self, error: CommandFailed) -> None:
+        """Raises `EnvironmentFailed` where the command as given, which has run in a trial, does not in two processes running.
+
+        error: of that command, or of any other that says that a GPU failed; else nothing is asked.
+        """
+        num = 1 if error.arm == BASELINE else 2 if lost_device(error.do or "") else 0
+        plan = Plan(0, min(LEAST_STEPS, self.num_steps), self._timeout_of(self.plan.timeout_s))
+        for _ in range(num if self._has_run else 0):
+            place = Path(tempfile.mkdtemp(prefix="again-", dir=self.directory / TRIALS))
+            try:
+                self._run(self.baseline, place, plan, "the command as given, again")
+                return
+            except CommandFailed as again:
+                if self.was_cut_off(again):
+                    return
+                error = again
+            finally:
+                remove_tree(place)
+        if num and self._has_run:
+            look = "look at `nvidia-smi`: " * lost_device(error.do or "")
+            raise EnvironmentFailed(
+                f"the command as given has run, and fails now in two processes running: {error.what.partition(': ')[2]}",
+                where=str(self.directory),
+                do=f"{error.do}\n  {look}once it runs again, trials go on here: those that are finished are kept",
+            )
 
     def planned_at(self, place: str, shown: TrialPlan) -> TrialPlan:
         """The plan of pairs that lie there."""

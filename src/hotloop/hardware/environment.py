@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
@@ -111,6 +112,22 @@ def nvidia_driver() -> str | None:
         return None
     words = text.splitlines()[0].split()
     return next((word for word in words if word[:1].isdigit() and "." in word), None)
+
+
+def runs_on(program: str) -> dict[str, str]:
+    """What decides the speed of a command beside its torch and the CPU, and takes no time to read; empty: there is none."""
+    gpus = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        try:
+            gpus += re.findall(r"^Model:\s*(.+)", path.read_text(errors="replace"), re.MULTILINE)
+        except OSError:
+            continue
+    return {
+        "program": str(Path(shutil.which(program) or program).absolute()),
+        "Python": platform.python_version(),
+        "NVIDIA driver": nvidia_driver() or "",
+        "GPU": ", ".join(gpus),
+    }
 
 
 def _git_state(directory: Path) -> tuple[str | None, bool | None]:

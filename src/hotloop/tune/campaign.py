@@ -313,6 +313,7 @@ class Campaign(ValueTrials):
         status, why = judged(result, value, is_live=False)
         if parity is OTHERWISE and verdict.outcome == "improved":
             status, why = "kept", "faster, and trains otherwise, as accepted"
+            why += _unseen_work(value, verdict)
         if status == "undecided" and may_decide(verdict):
             status, why = "stopped", f"{why}; so far {showed(verdict)}"
         why = f"{NO_TIME}: {why}" if status == "stopped" else why
@@ -361,7 +362,7 @@ class Campaign(ValueTrials):
         why = f"changes what is trained; `{option.accepting(text)}` keeps it if it is proven"
         why += f": {showed(result.verdict)}" if result is not None else ""
         result = result or self.runner.timed([], [value], OTHERWISE)
-        self._tell(value, "what_if", why, result)
+        self._tell(value, "what_if", why + _unseen_work(value, result.verdict), result)
 
     def _confirmed(self) -> SessionResult | None:
         """Fresh pairs of all that is kept; nothing is where they do not show a gain."""
@@ -446,6 +447,13 @@ def start_s_of(value: Fix) -> float:
 
 def _changes_training(value: Fix) -> bool:
     return value.technique.parity_class == "changes_training"
+
+
+def _unseen_work(value: Fix, verdict: Verdict) -> str:
+    """What to add to the speed of what changes the training by an option that nobody knows: it may halve a step, too."""
+    if value.value[0].known.parity_class is not None or verdict.unit == "token":
+        return ""
+    return f"; whether a {verdict.unit} is as much work with it was not seen"
 
 
 def _has_other_work(value: Fix) -> bool:

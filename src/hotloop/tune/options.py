@@ -26,7 +26,7 @@ class Known(NamedTuple):
     """What the name of an option says of it. The class is a claim that its losses are held to."""
 
     names: str
-    """Matches all of a name in lower case, with `-` for `_`."""
+    """Matches all of a name behind its last dot, in lower case, with `-` for `_`."""
     parity_class: ParityClass | None = None
     techniques: tuple[str, ...] = ()
     """In the catalogue: a finding that asks for one of them asks for the option."""
@@ -46,7 +46,7 @@ KNOWN = (
     Known(r"(use-|no-)?(amp|fp16|bf16|half|tf32|autocast|(mixed-)?precision|dtype|b?float16)", "reduced_precision", ("precision",)),
     Known(r"(use-|no-|torch-)?(compile(-mode)?|fused(-adamw?)?|channels-last|sdpa|flash(-attn|-attention)?)", "reduction_order", COMPILED),
     Known(r"(use-|no-)?(grad(ient)?|activation)-checkpoint(ing)?", "reduction_order", ("checkpointing",)),
-    Known(r"(?!.*(eval|val|test))(.*-)?((mini|micro)?batch-?size|(mini|micro)?batch|bs|bsz|b|accum(ulat.*)?|accum-.*)(-per-.*)?"
+    Known(r"(.*-)?((mini|micro)?batch-?size|(mini|micro)?batch|bs|bsz|b|accum(ulat.*)?|accum-.*)(-per-.*)?"
           r"|(samples|sequences|images|ims|imgs)-per-.*", "changes_training", ("larger_microbatch", *COMPILED), "samples"),
     Known(r"(max-)?(seq(uence)?-?len(gth)?|block-size|bptt|context-.*)", "changes_training", (), "tokens"),
     Known(r"(.*-)?(lr|learning-rate|epochs?|seed|dropout|momentum|weight-decay)", "changes_training"),
@@ -94,7 +94,7 @@ class Option:
 
     def given(self, command: Sequence[str]) -> str | None:
         """Its value in the command or the environment, or by default; `None`: nobody knows."""
-        if self.name.isupper():
+        if self._is_variable:
             return os.environ.get(self.name)
         place = self._place(command)
         if self.is_flag:
@@ -112,13 +112,14 @@ class Option:
             steps = str(self.samples // int(value))
             command, env = self.accumulation.applied(command, env, steps)
         words, place = list(command), self._place(command)
-        if self.name.isupper():
+        if self._is_variable:
             return tuple(words), {**env, self.name: value}
         if self.is_flag:
             others = [word for word in words if word not in self._all_names]
             words = [*words, self.name] if value == "on" else others
         elif place is None:  # `-j=4` would be the value `=4`
-            words += [self.name, value] if len(self.name) == 2 else [f"{self.name}={value}"]
+            is_short = re.fullmatch("-.", self.name)
+            words += [self.name, value] if is_short else [f"{self.name}={value}"]
         elif begins := self._begins(words[place]):
             words[place] = begins + value
         else:
@@ -155,10 +156,15 @@ class Option:
     def _begins(self, word: str) -> str:
         """`--batch-size=` of `--batch-size=8`, `-b` of `-b8`; empty where the word does not hold its value."""
         name, equals, _ = word.partition("=")
-        if equals and name in self._all_names:
+        if equals and {name, name.lstrip("+")} & {*self._all_names}:  # Hydra's `+key=value`
             return f"{name}="
         is_short = word[:1] == "-" and word[:2] in self._all_names and word[2:3].isdigit()
         return word[:2] if is_short else ""
+
+    @property
+    def _is_variable(self) -> bool:
+        """Of the environment; `-J` and `SOLVER.LR` are words of the command."""
+        return re.fullmatch("[A-Z_][A-Z0-9_]*", self.name) is not None
 
     @property
     def _all_names(self) -> tuple[str, ...]:
@@ -238,11 +244,11 @@ def _option(text: str, command: Sequence[str]) -> Option:
     found = list(
         dict.fromkeys(each for part in values.split(",") for each in _values(part.strip()))
     )
-    is_name = re.fullmatch(r"-{0,2}[A-Za-z_][\w.+-]*", name) is not None
+    is_name = re.fullmatch(r"(-{0,2}|\+{0,2})[A-Za-z_][\w.+-]*", name) is not None
     if not is_name or not (all(found) if equals else name.startswith("-")):
         do = 'write "--option=1,2,4", "--option=0..4", "--option=8..64*2", "--flag" or "VARIABLE=a,b"; of a config "train.microbatch=8,16"'
         raise UsageError(f'--vary "{text}" is not understood', do=do)
-    known = next(each for each in KNOWN if re.fullmatch(each.names, _key(name)))
+    known = _known(name)
     names, default = script_options(command).get(name, Declared())
     option = Option(
         name,
@@ -263,6 +269,18 @@ def _option(text: str, command: Sequence[str]) -> Option:
     return replace(option, values=wanted)
 
 
+def _known(name: str) -> Known:
+    """What the part behind its last dot says; of an evaluation, as `eval.batch_size`, nothing of the work of a step."""
+    key = _key(name)
+    is_evaluation = re.search(r"\b(eval|val|test)", key) is not None
+    last = key.rpartition(".")[2]
+    return next(
+        each
+        for each in KNOWN
+        if re.fullmatch(each.names, last) and not (each.scales and is_evaluation)
+    )
+
+
 def _values(part: str) -> list[str]:
     """`4`, `0..4` or `8..64*2`; an empty word of a range that is none."""
     matched = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})(?:\*([2-9]))?", part)
@@ -277,4 +295,4 @@ def _values(part: str) -> list[str]:
 
 
 def _key(name: str) -> str:
-    return name.lstrip("-").replace("_", "-").lower()
+    return name.lstrip("-+").replace("_", "-").lower()

@@ -13,26 +13,17 @@ from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.doctor.budget import fit_losses
-from hotloop.doctor.directory import (
-    begun_options,
-    begun_run,
-    mapping_of,
-    store_options,
-    was_interrupted,
-)
+from hotloop.doctor.directory import begun_options, begun_run, store_options, was_interrupted
 from hotloop.doctor.fix_campaign import NEEDS_OPTIMIZER, runner_for
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.starting_point import before_trials, edited_since
 from hotloop.doctor.trial_runner import BASELINE
-from hotloop.hardware.environment import read_host
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.trial.session import alone_in
 from hotloop.tune.campaign import Campaign, ValueTrials
 from hotloop.tune.options import Option
 from hotloop.tune.runner import OptionRunner, value_of, with_work, work_of
-
-MACHINE = ("cpu_model", "cpu_quota", "memory_limit_bytes", "platform")
 
 
 def run_directory(
@@ -49,26 +40,15 @@ def run_directory(
             if was_interrupted(directory, command):
                 return directory
             run = begun_run(directory, command, steps=None)
-            if run and _is_as_it_was(directory):
+            if run and not edited_since(directory):
                 return directory
-            what = (
-                "was made on another machine, or of other sources"
-                if run
-                else "is in use, or its command was cut off"
-            )
-            why = f"{directory} {what}"
+            of_others = "was made of other sources"
+            why = f"{directory} {of_others if run else 'is in use, or its command was cut off'}"
         except UsageError as error:
             why = error.what.replace("this directory", str(directory))
     if why:
         say(f"{why}: this begins in {directory}")
     return directory
-
-
-def _is_as_it_was(directory: Path) -> bool:
-    before, now = mapping_of(directory / "environment.json"), read_host()
-    return all(before.get(key) == getattr(now, key) for key in MACHINE) and not edited_since(
-        directory
-    )
 
 
 def tune(

@@ -52,7 +52,7 @@ WITHOUT_COMPILER = Path(__file__).with_name("without_compiler")
 @pytest.fixture
 def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes started by the test train without loading torch's compiler: half of what they take."""
-    monkeypatch.setenv("PYTHONPATH", str(WITHOUT_COMPILER))
+    monkeypatch.setenv("PYTHONPATH", str(WITHOUT_COMPILER), prepend=os.pathsep)
 
 
 WORDS = [

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._dynamo.utils import counters
 
 from hotloop.cli.main import run
+from hotloop.hardware.device import why_compile_cannot_run
 
 
 @pytest.fixture
@@ -66,6 +69,50 @@ def test_texts_are_the_same_where_memory_holds_only_some_at_a_time(
     together = generated(*asked, file=tmp_path / "found.json")["texts"]
     monkeypatch.setattr("hotloop.train.trained.MOST_CACHE_BYTES", 3000)  # two rows of 1280 bytes
     assert generated(*asked, file=tmp_path / "found.json")["texts"] == together
+
+
+def test_compiled_texts_are_the_same_by_one_graph(
+    trained: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Through the whole compiler. Of texts past the end of the context, and more than memory holds at a time."""
+    if why := why_compile_cannot_run(torch.device("cpu")):
+        pytest.skip(why)
+    file = tmp_path / "found.json"
+    asked = (trained, "--prompt", "the ", "--prompt", "a loop", "--count", "2", "--tokens", "20")
+    monkeypatch.setattr("hotloop.train.trained.MOST_CACHE_BYTES", 7000)  # three rows of 2048 bytes
+    plain = generated(*asked, file=file)
+    assert plain["compile_s"] is None
+    torch._dynamo.reset()
+    counters.clear()
+    capsys.readouterr()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        compiled = generated(*asked, "--compile", file=file)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert compiled["texts"] == plain["texts"]
+    assert max(text["tokens"] for text in plain["texts"]) > 16
+    err = capsys.readouterr().err
+    assert "note: compiling takes " in err
+    assert err.endswith(f" tokens/s, after compiling for {compiled['compile_s']:.1f} s\n")
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_without_a_compiler_it_says_so_and_goes_on(trained: str, tmp_path: Path) -> None:
+    asked = (trained, "--tokens", "5")
+    file, wanted = tmp_path / "found.json", generated(*asked, file=tmp_path / "wanted.json")
+    ended = subprocess.run(
+        [sys.executable, "-m", "hotloop", "generate", *asked, "--compile", "--json", str(file)],
+        env={**os.environ, "CXX": "no-such-compiler", "PATH": str(Path(sys.executable).parent)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "note: --compile is off: " in ended.stderr
+    found = json.loads(file.read_text())
+    assert (found["texts"], found["compile_s"]) == (wanted["texts"], None)
 
 
 def test_an_empty_prompt_starts_a_document(

@@ -9,15 +9,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch._dynamo.utils import counters
 
 from hotloop.core.errors import UsageError
 from hotloop.models.decoder import Decoder
 from hotloop.models.kv_cache import KeyValueCache
 from hotloop.models.sampling import choose, sample
 from hotloop.models.shape import DecoderShape
+from hotloop.optimizations.compiling.trainer import compile_model
 
 SHAPE = DecoderShape(vocabulary=50, context=12, layers=3, width=32, heads=4)
+LLAMA = replace(
+    SHAPE, attention="plain", norm="rmsnorm", positions="rotary", mlp="swiglu", kv_heads=2, qk_norm=True, value_embeddings=True, bias=False, tied=False, pad_vocabulary_to=64
+)  # fmt: skip
 SHAPES = st.builds(
     DecoderShape,
     vocabulary=st.just(50),
@@ -139,6 +143,51 @@ def test_a_row_that_stops_leaves_the_others_as_they_are() -> None:
     assert len({len(row) for row in cut}) > 1
 
 
+@settings(max_examples=40)
+@given(
+    SHAPES,
+    st.lists(st.lists(IDS, min_size=1, max_size=16), min_size=1, max_size=4),
+    st.integers(1, 20),
+    st.integers(0, 2),
+    st.integers(0, 2**63 - 9),
+)
+def test_a_fixed_cache_gives_the_same_rows_again_and_again(
+    shape: DecoderShape, prompts: list[list[int]], tokens: int, unused: int, seed: int
+) -> None:
+    """Also where it has more rows than prompts, where some end early, and with what an earlier call left in it."""
+    decoder, seeds = model(shape), [seed + row for row in range(len(prompts))]
+    wanted = by_row(list(sample(decoder, prompts, seeds=seeds, num_tokens=tokens)), len(prompts))
+    cache = fixed(decoder, len(prompts) + unused, max(map(len, prompts)) + tokens)
+    for stop in (None, wanted[0][tokens // 2]):
+        found = sample(decoder, prompts, seeds=seeds, num_tokens=tokens, stop=stop, cache=cache)
+        cut = [row[: row.index(stop)] if stop in row else row for row in wanted]
+        assert by_row(list(found), len(prompts)) == cut
+
+
+def fixed(decoder: Decoder, rows: int, length: int) -> KeyValueCache:
+    shape, like = decoder.shape, decoder.tokens.weight.detach()
+    room = min(shape.context, length)
+    return KeyValueCache(shape, rows=range(rows), room=room, like=like, fixed=True)
+
+
+@pytest.mark.parametrize("other", [SHAPE, LLAMA], ids=["gpt2", "llama"])
+def test_one_graph_makes_the_tokens_of_all_positions(other: DecoderShape) -> None:
+    """Of prompts of all lengths, of rows that end before others, and past the end of the context."""
+    torch._dynamo.reset()
+    decoder, plain = model(other), model(other)
+    compile_model(decoder, True, backend="aot_eager")
+    cache = fixed(decoder, 3, other.context)
+    counters.clear()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for prompts in ([[1, 2], [3], [4, 5, 6]], [[7] * 5, [8]]):
+            seeds = [20 + row for row in range(len(prompts))]
+            wanted = list(sample(plain, prompts, seeds=seeds, num_tokens=20, stop=9))
+            found = sample(decoder, prompts, seeds=seeds, num_tokens=20, stop=9, cache=cache)
+            assert list(found) == wanted
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
 def test_a_model_that_trains_goes_on_training_with_dropout() -> None:
     decoder = model(replace(SHAPE, dropout=0.5)).train()
     assert len({tuple(sample(decoder, [[1]], seeds=[0], num_tokens=9)) for _ in range(3)}) == 1
@@ -175,5 +224,5 @@ def test_model_that_diverged_is_told_so_and_gives_no_text(temperature: float) ->
 def test_memory_of_a_row_is_known_before_it_is_taken() -> None:
     shape = replace(SHAPE, kv_heads=2)
     cache = KeyValueCache(shape, rows=range(5), room=7, like=torch.zeros(1))
-    kept: Tensor = cache._kept
-    assert kept.nbytes == 5 * KeyValueCache.row_bytes(shape, 7)
+    kept = [each for layer in cache._kept for each in layer]
+    assert sum(each.nbytes for each in kept) == 5 * KeyValueCache.row_bytes(shape, 7)

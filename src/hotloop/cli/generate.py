@@ -44,6 +44,7 @@ Weights = Literal["averaged", "last"]
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--trust-remote-code", is_flag=True, help="Run code that a fine-tuned model brings with it; it can do here whatever you can.")  # fmt: skip
+@click.option("--compile", "compiled", is_flag=True, help="Compile first what makes each next token. On a CPU it was no faster.")  # fmt: skip
 @json_option("Write prompts and texts here; `-` for stdout.")
 def generate(
     run: Path,
@@ -58,6 +59,7 @@ def generate(
     weights: Weights | None,
     device: str,
     trust_remote_code: bool,
+    compiled: bool,
     json_file: str | None,
 ) -> None:
     """Continue prompts with the newest checkpoint of RUN, and show the text as it is made. A fine-tuned decoder answers them."""
@@ -66,12 +68,8 @@ def generate(
 
     texts = [Text(each, seed + i) for i, each in enumerate(asked)]
     how = {"num_tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    written, told = _writer(run, texts, weights, device, how, trust_remote_code)
-    for each in told["notes"]:
-        note(each)
-    if weights is None and told["weights"] == "averaged":
-        note("with the averaged weights; `--weights last` takes the others")
-    rate = _show_all(written, texts, json_file)
+    written, told = _writer(run, texts, weights, device, compiled, how, trust_remote_code)
+    rate = _show_all(written, texts, json_file, told["compile_s"])
     if json_file is not None:
         fields = ("prompt", "seed", "text", "tokens", "ended")
         found = {
@@ -112,12 +110,14 @@ def _writer(
     texts: list[Text],
     weights: Weights | None,
     device: str,
+    compiled: bool,
     how: dict[str, Any],
     trusted: bool,
 ) -> tuple[Iterator[None], dict[str, Any]]:
     """What adds to `texts` piece by piece, by a model that is loaded now, and what is said of the model."""
     from hotloop.core.causal_config import CAUSAL_TASKS
     from hotloop.core.settings import task_of
+    from hotloop.hardware.device import why_compile_cannot_run
     from hotloop.train.trained import load_trained, write_texts
 
     if (run / "config.yaml").is_file() and task_of(run / "config.yaml") in CAUSAL_TASKS:
@@ -125,17 +125,34 @@ def _writer(
 
         if weights is not None:
             raise UsageError("--weights is of runs that train on text", where=str(run), do="leave it out: `model/` has those that were kept")  # fmt: skip
+        if compiled:
+            raise UsageError("--compile is of runs that train on text", where=str(run), do="leave it out")  # fmt: skip
         written = write_answers(run, texts, device=device, warn=note, trusted=trusted, **how)
         next(written)  # reads the model
-        return written, {"step": None, "weights": "exported", "notes": []}
+        return written, {"step": None, "weights": "exported", "notes": [], "compile_s": None}
     if trusted:
         raise UsageError("--trust-remote-code is of fine-tuned runs", where=str(run), do="leave it out")  # fmt: skip
     trained = load_trained(run, device, weights=weights)
+    for each in trained.notes:
+        note(each)
+    if weights is None and trained.weights == "averaged":
+        note("with the averaged weights; `--weights last` takes the others")
+    if compiled and (why := why_compile_cannot_run(trained.model.tokens.weight.device)):
+        note(f"--compile is off: {why}")
+        compiled = False
+    if compiled:
+        note("compiling takes seconds to minutes before the first token")
+    began = time.perf_counter()
+    written = write_texts(trained, texts, compiled=compiled, **how)
+    next(written)  # reads the prompts, and compiles
+    seconds = time.perf_counter() - began if compiled else None
     told = {"step": trained.step, "weights": trained.weights, "notes": [*trained.notes]}
-    return write_texts(trained, texts, **how), told
+    return written, {**told, "compile_s": seconds}
 
 
-def _show_all(written: Iterator[None], texts: list[Text], json_file: str | None) -> float:
+def _show_all(
+    written: Iterator[None], texts: list[Text], json_file: str | None, compile_s: float | None
+) -> float:
     """Show the texts as they are made, up to Ctrl-C, or as long as somebody reads them; returns tokens per second."""
     screen = _Screen(texts, quiet=json_file == "-")
     began = time.perf_counter()
@@ -149,7 +166,8 @@ def _show_all(written: Iterator[None], texts: list[Text], json_file: str | None)
         screen.show()
     made = sum(text.tokens for text in texts)
     rate = made / (time.perf_counter() - began)
-    say(f"{made} tokens, {rate:,.0f} tokens/s")
+    after = f", after compiling for {compile_s:.1f} s" if compile_s is not None else ""
+    say(f"{made} tokens, {rate:,.0f} tokens/s{after}")
     return rate
 
 

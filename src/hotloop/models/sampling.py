@@ -23,20 +23,26 @@ def sample(
     top_k: int = 50,
     top_p: float = 1.0,
     stop: int | None = None,
+    cache: KeyValueCache | None = None,
 ) -> Iterator[tuple[int, int | None]]:
     """Ids that follow each of `prompts` (at least one id each), as (row, id); (row, None) ends a row.
 
     A row has up to `num_tokens`, the same ones whatever other rows there are: each draws with its own
     seed. Temperature 0 takes the likeliest id, `top_k` 0 chooses among all. Ends a row at `stop`. Keeps
     the last `context` ids in sight. Raises `UsageError` for a model that computes no numbers.
+
+    `cache`: a fixed one, with a row for each prompt or more, for a model that is compiled; only what makes one
+    token of each row runs compiled: the prompts of every call have another length.
     """
     context = model.shape.context
     weight = model.tokens.weight
     generators = [torch.Generator(weight.device).manual_seed(seed) for seed in seeds]
     ids = [list(prompt) for prompt in prompts]
     rows = list(range(len(ids)))
-    room = min(context, max(map(len, ids), default=0) + num_tokens)
-    cache = KeyValueCache(model.shape, rows=rows, room=room, like=weight)
+    if cache is None:
+        room = min(context, max(map(len, ids), default=0) + num_tokens)
+        cache = KeyValueCache(model.shape, rows=rows, room=room, like=weight)
+    ids += [[0]] * (len(cache.rows) - len(ids))
     was_training = model.training
     model.eval()
     try:
@@ -46,12 +52,13 @@ def sample(
             logits = []
             if growing:
                 cache.keep(growing)
-                logits.append(_extended(model, cache, [ids[r] for r in growing], whole=made == 0))
+                found = _extended(model, cache, [ids[r] for r in cache.rows], whole=made == 0)
+                logits.append(found[[cache.rows.index(row) for row in growing]])
             if full:
                 # Once the first id is out of sight, all others stand a position lower, and their values in
                 # deeper layers no longer know of it: nothing that was kept is right, with rotary positions too.
                 seen = torch.tensor([ids[row][-context:] for row in full], device=weight.device)
-                logits.append(model(seen, last=True))
+                logits.append(model.forward(seen, last=True))
             rows = growing + full
             chosen = choose(
                 torch.cat(logits)[:, -1].float(),
@@ -78,14 +85,15 @@ def _extended(model: Decoder, cache: KeyValueCache, ids: list[list[int]], *, who
 
     A shorter row repeats its last token at the same position, which changes nothing, and ends where the others do.
     """
-    lasts = [len(each) - 1 for each in ids]
+    lasts = [min(len(each), cache.room) - 1 for each in ids]
     width = max(lasts) + 1 if whole else 1
     places = [[min(i, last) for i in range(width)] if whole else [last] for last in lasts]
     tokens = [[each[i] for i in at] for each, at in zip(ids, places, strict=True)]
     device = model.tokens.weight.device
     at = torch.tensor(places, device=device)
     cache.reach(at, max(lasts) + 1)
-    logits: Tensor = model(torch.tensor(tokens, device=device), places=at, cache=cache, last=True)
+    step = model.forward if whole else model  # the latter is what may be compiled
+    logits: Tensor = step(torch.tensor(tokens, device=device), places=at, cache=cache, last=True)
     return logits
 
 

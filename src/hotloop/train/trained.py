@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -20,6 +20,7 @@ from hotloop.hardware.limits import default_threads, memory_limit_bytes
 from hotloop.models.decoder import Decoder
 from hotloop.models.kv_cache import KeyValueCache
 from hotloop.models.sampling import refuse_diverged, sample
+from hotloop.optimizations.compiling.trainer import compile_model
 from hotloop.train.averaging import first_update, load_average
 from hotloop.train.run import decoder_shape, refuse_too_large
 
@@ -157,14 +158,14 @@ def write_texts(
     trained: Trained,
     texts: Sequence[Text],
     *,
+    compiled: bool,
     num_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
+    **how: Any,
 ) -> Iterator[None]:
     """Lets the model add to `texts`, a token of one of them between two yields. An empty prompt starts a document.
 
-    Raises `UsageError` where a prompt is longer than the context.
+    how: temperature, top_k, top_p. The first `next` reads the prompts, and compiles. Raises `UsageError` where a
+    prompt is longer than the context.
     """
     tokenizer, shape = trained.tokenizer, trained.model.shape
     prompts = [tokenizer.encode(text.prompt) or [tokenizer.end_of_text] for text in texts]
@@ -177,6 +178,8 @@ def write_texts(
         )
     room = min(shape.context, len(longest) + num_tokens)
     most = max(1, MOST_CACHE_BYTES // KeyValueCache.row_bytes(shape, room))
+    cache = _compile(trained.model, min(most, len(texts)), room) if compiled else None
+    yield
     for first in range(0, len(texts), most):
         batch = texts[first : first + most]
         for row, number in sample(
@@ -184,13 +187,23 @@ def write_texts(
             prompts[first : first + most],
             seeds=[text.seed for text in batch],
             num_tokens=num_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
             stop=tokenizer.end_of_text,
+            cache=cache,
+            **how,
         ):
             text = batch[row]
             text.grow(tokenizer, number)
             if number is None:
                 text.ended = "tokens" if text.tokens == num_tokens else "end_of_text"
             yield
+
+
+def _compile(model: Decoder, num_rows: int, room: int) -> KeyValueCache:
+    """Compile what makes one more token of each row; returns the cache that its shapes are of."""
+    weight = model.tokens.weight
+    cache = KeyValueCache(model.shape, rows=range(num_rows), room=room, like=weight, fixed=True)
+    compile_model(model, "reduce-overhead" if weight.is_cuda else True)
+    # The first token is the prompts' own; a CUDA graph is recorded in the second step.
+    for _ in sample(model, [[0]], seeds=[0], num_tokens=4, temperature=0, cache=cache):
+        pass
+    return cache

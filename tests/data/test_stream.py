@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 
@@ -27,7 +26,9 @@ def test_more_shards_than_file_descriptors_can_be_mapped(tmp_path: Path) -> None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     shards = [shard(tmp_path, n) for n in range(400)]
     stream = TokenStream(shards, vocabulary_size=10_000, split="train", where="here")
-    taken = max(int(each) for each in os.listdir("/dev/fd"))  # other tests may have left some open
+    taken = max(
+        int(each.name) for each in Path("/dev/fd").iterdir()
+    )  # other tests may have left some open
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 100, hard))
     try:
         starts = np.arange(0, 3990, 5)

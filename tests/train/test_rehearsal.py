@@ -143,6 +143,16 @@ def test_activations_grow_with_the_microbatch_and_weights_do_not(rehearse: Rehea
     assert large.whole_bytes >= large.steps_bytes > small.steps_bytes
 
 
+def test_of_buckets_the_longest_rows_are_rehearsed_also_where_the_first_batch_has_none(
+    rehearse: Rehearse,
+) -> None:
+    """The first batch of this seed is of shorter ones, whose attention keeps less."""
+    plain = (*LARGER, "train.attention=plain", "optimizer.fused=false", "train.clip=builtin")
+    rows = rehearse(*plain)
+    buckets = rehearse(*plain, "data.layout=bucket", "data.seed=2")
+    assert buckets.activations_bytes == pytest.approx(rows.activations_bytes, rel=0.02)
+
+
 def test_keeping_products_is_between_keeping_all_and_computing_all_again(tiny_config: Path) -> None:
     again, left = "train.activation_checkpointing", {}
     for value in ("none", "selective", "full"):

@@ -174,6 +174,10 @@ class BucketLoader:
             for i in range(num_sequences // self.unit)
         )
 
+    def widest(self) -> int:
+        """The number of a batch whose rows are the longest."""
+        return int(self._batches.at(np.arange(self.num_batches)).argmax())
+
     def _chosen(self, number: int) -> tuple[int, int, np.ndarray]:
         """Width, rows and pieces of a batch, by its number since the start of training."""
         epoch = number // self.num_batches

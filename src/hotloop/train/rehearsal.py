@@ -34,6 +34,7 @@ from hotloop.core.files import write_json
 from hotloop.core.memory_use import Rehearsed
 from hotloop.core.progress import silent
 from hotloop.core.settings import load_settings
+from hotloop.data.packing import BucketLoader
 from hotloop.optimizations.compiling import AUTOTUNE
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.probe.memory_watch import statm_bytes
@@ -263,7 +264,7 @@ def rehearse(config_file: Path) -> Rehearsed:
         heap.look()
         if config.checkpoint.background is not True:  # `auto` does so where memory is left alone
             del kept
-        _step(run, STEPS, stepping, uncomputed)
+        _step(run, STEPS, stepping, uncomputed, data=_longest(run))
         slots = [each for held in run.optimizer.state.values() for each in held.values()]
         optimizer_bytes = sum(each.nbytes for each in slots if isinstance(each, Tensor))
         activations_bytes = _left_by_forward(run, stepping, heap)
@@ -283,14 +284,24 @@ def rehearse(config_file: Path) -> Rehearsed:
     )
 
 
-def _data(run: Run, step: int) -> Any:
+def _data(run: Run, step: int, first: int = 0) -> Any:
     accumulated = min(run.config.train.grad_accum_steps, MICROBATCHES)
-    return run.work.read(step, own=range(accumulated), pinned=False)
+    first = min(first, run.config.train.grad_accum_steps - accumulated)
+    return run.work.read(step, own=range(first, first + accumulated), pinned=False)
 
 
-def _step(run: Run, step: int, stepping: Any, uncomputed: Uncomputed) -> None:
+def _longest(run: Run) -> Any:
+    """Of the step with the longest rows, among which attention may keep the most. Those of buckets alone differ."""
+    batches = getattr(run.work, "batches", None)
+    number = batches.widest() if isinstance(batches, BucketLoader) else 0
+    return _data(run, *divmod(number, run.config.train.grad_accum_steps))
+
+
+def _step(run: Run, step: int, stepping: Any, uncomputed: Uncomputed, *, data: Any = None) -> None:
     with stepping:
-        whole = gradients(run, _data(run, step), PhaseClock(), StopRequest(run))
+        whole = gradients(
+            run, _data(run, step) if data is None else data, PhaseClock(), StopRequest(run)
+        )
     with uncomputed:
         update(run, 1e-4, whole["loss"])
         if run.average is not None:
@@ -306,7 +317,7 @@ def _evaluation(run: Run) -> None:
 
 def _left_by_forward(run: Run, stepping: Any, heap: Heap) -> int:
     """Bytes that the forward of one microbatch keeps for its backward, the logits among them."""
-    (inputs, *_) = _data(run, 0).microbatches
+    inputs = max(_longest(run).microbatches, key=lambda each: each[0].shape[-1])
     before = heap.live_now()
     with stepping, autocast("cpu", run.config.train.precision):
         loss = run.replica(*inputs)

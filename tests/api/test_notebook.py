@@ -23,7 +23,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 
 def train(steps):
     for _ in range(steps):
-        time.sleep(0.01)
+        time.sleep(0.03)
         loss = model(x)
         optimizer.zero_grad()
         loss.backward()
@@ -32,7 +32,7 @@ def train(steps):
 SLEEPS_AT = "In[2]:6"
 LOOP = """
 for _ in range(120):
-    time.sleep(0.01)
+    time.sleep(0.03)
     loss = model(x)
     optimizer.zero_grad()
     loss.backward()

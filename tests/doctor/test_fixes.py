@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from loader_uses import loader_use
 
 from hotloop.core.census import Census
 from hotloop.core.child import APPLIED_FILE
@@ -146,7 +147,7 @@ def test_what_is_hopeless_is_left_out_unless_it_is_asked_for(
 ) -> None:
     hopeless = Fix(CATALOGUE["threads"], 2, (), 1.3, Interval(1.0, 0.97, 1.04))
     hopeful = replace(hopeless, predicted=Interval(1.1, 0.97, 1.3))
-    census = SimpleNamespace(notes=())
+    census = Census()
     measurement = SimpleNamespace(census=census, records=(), returncode=0)
     run = SimpleNamespace(command=("python",), workdir=str(tmp_path), started_at=0.0, steps=None)
     examined: Any = SimpleNamespace(directory=tmp_path, diagnosis=FOUND, run=run)
@@ -179,3 +180,31 @@ def test_a_model_of_which_nothing_was_compiled_is_named(tmp_path: Path) -> None:
     run: Any = SimpleNamespace(census=Census(compiled=True, num_graphs=0))
     why = why_not_applied(Fix(CATALOGUE["compile"], True, (), None), [tmp_path], [run])
     assert why == "CharRNN: torch.compile compiled nothing of it"
+
+
+def test_what_does_not_fit_into_memory_is_left_out_also_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all of its batches ready; and the largest number of workers that fits is tried where it may be chosen."""
+    seen = {"batch_bytes": 10_000_000, "fetch_s": 0.09, "wait_s": 0.09, "per_epoch": 100}
+    loaders = (loader_use("train.py:3", **seen),)
+    census = Census("cpu", cpus=16.0, profiled_step_s=0.1, loaders=loaders)
+    measurement = SimpleNamespace(census=census, records=(None,) * 500, returncode=0)
+    waits = Finding("HL102", "", 8.0, optimization="loader_workers")
+    diagnosis = replace(FOUND, findings=(waits,), breakdown={"data_wait": 0.9})
+    run = SimpleNamespace(command=("python",), workdir=str(tmp_path), started_at=0.0, steps=None)
+    examined: Any = SimpleNamespace(directory=tmp_path, diagnosis=diagnosis, run=run)
+    tried: list[tuple[list[Any], list[Any]]] = []
+
+    def campaign(command: Any, fixes: Any, measurement: Any, **given: Any) -> Ledger:
+        tried.append(([fix.value for fix in fixes], [each.why[:52] for each in given["left_out"]]))
+        return Ledger(("python",), (), (), None, 0, 0, 0.0, None)
+
+    monkeypatch.setattr(fix_campaign, "load_measurement", lambda path: measurement)
+    monkeypatch.setattr(fix_campaign, "machine_of", lambda measurement: CPU)
+    monkeypatch.setattr(fix_campaign, "run_campaign", campaign)
+    monkeypatch.setattr("hotloop.doctor.batch_memory.shared_memory_left_bytes", lambda: 64 << 20)
+    for only in ((), ("loader_workers",), ("loader_workers=9",)):
+        fix_campaign.try_fixes(examined, only=only)
+    refused = "its batches need about 190 MB of /dev/shm (9 workers"
+    assert tried == [([2], []), ([2], []), ([], [refused[:52]])]

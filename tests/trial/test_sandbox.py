@@ -84,6 +84,28 @@ def test_edited_files_are_seen_by_the_trial_alone(tmp_path: Path) -> None:
     assert (work / "linked.py").is_symlink()
 
 
+def test_shared_memory_of_a_trial_is_no_larger_than_that_outside(tmp_path: Path) -> None:
+    """Else loader workers whose batches fit there fill it where the command runs."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "outer.py").write_text(f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_sandbox import Arm, layered, tried
+if __name__ == "__main__":
+    root = Path({str(tmp_path)!r})
+    look = "import os; room = os.statvfs('/dev/shm'); print(room.f_blocks * room.f_frsize)"
+    arm = Arm("plain", (sys.executable, "-c", look), "none", workdir=root / "work")
+    print(tried(arm, layered(root / "work", root / "doctor"), doctors=root / "doctor")[1])
+""")
+    outside = 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$@"'
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", outside, "sh", sys.executable, str(tmp_path / "outer.py")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip("nothing can be mounted here")
+    assert int(done.stdout) == 8 << 20, done.stderr
+
+
 # Escapes
 
 

@@ -98,6 +98,9 @@ class Runner:
     def needed_s(self, *pairs: Any, **how: Any) -> float:
         return 1.0
 
+    def reason_too_large(self, fixes: list[Fix]) -> str | None:
+        return None
+
     def pays_for(self, seconds: float) -> bool:
         return True
 

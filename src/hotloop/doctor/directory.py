@@ -229,16 +229,17 @@ def store_options(
 def refuse_other_values(directory: Path, fixes: Sequence[Fix]) -> None:
     """Raises `UsageError` where the comparison of a fix was begun in `directory` with another value."""
     for fix in fixes:
-        value = _begun_with(directory / TRIALS / fix.name / "plan.json", fix)
+        value = begun_value(directory, fix.name, fix.value)
         if value != fix.value:
             why = f"`{fix.name}` was begun with {json.dumps(value)}, not {json.dumps(fix.value)}"
             raise _other("--only", why, directory)
 
 
-def _begun_with(plan_file: Path, fix: Fix) -> Any:
-    candidate = mapping_of(plan_file).get("candidate")
+def begun_value(directory: Path, name: str, value: Any) -> Any:
+    """With which the comparison of that fix was begun in `directory`; `value` where it was not."""
+    candidate = mapping_of(directory / TRIALS / name / "plan.json").get("candidate")
     values = candidate.get("fixes") if isinstance(candidate, dict) else None
-    return values.get(fix.name, fix.value) if isinstance(values, dict) else fix.value
+    return values.get(name, value) if isinstance(values, dict) else value
 
 
 def _other(option: str, why: str, directory: Path) -> UsageError:

@@ -27,6 +27,7 @@ from hotloop.core.files import write_json
 from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis, Final, TrialOutcome
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
+from hotloop.doctor.batch_memory import batch_memory
 from hotloop.doctor.budget import begin_within, by_gain_per_second, pays_for_all
 from hotloop.doctor.directory import (
     TRIALS,
@@ -122,17 +123,27 @@ def _chosen(
 ) -> tuple[tuple[Fix, ...], tuple[TriedFix, ...]]:
     """What to try, and what answers a finding and is not tried."""
     machine, census = machine_of(measurement), measurement.census
+    memory = batch_memory(census, examined.directory)
     fixes = fixes_for(
-        examined.diagnosis, machine, census, only=asked, num_steps=len(measurement.records)
+        examined.diagnosis,
+        machine,
+        census,
+        only=asked,
+        num_steps=len(measurement.records),
+        memory=memory,
     )
     left_out = () if asked else left_out_of(examined.diagnosis, fixes, machine, census)
     if census is not None and NO_OPTIMIZER in census.notes:
         return (), (*(tried_fix(fix, "not_tried", NEEDS_OPTIMIZER) for fix in fixes), *left_out)
-    if asked:
-        return fixes, left_out
-    hopeless = [(fix, why) for fix in fixes if (why := fix.why_hopeless)]
-    left_out = (*(tried_fix(fix, "not_tried", why) for fix, why in hopeless), *left_out)
-    return tuple(fix for fix in fixes if not fix.why_hopeless), left_out
+
+    def why_not(fix: Fix) -> str | None:
+        hopeless = None if asked else fix.why_hopeless
+        too_large = memory.reason_not_tried(fix.technique, fix.value) if memory else None
+        return hopeless or too_large
+
+    whys = [(fix, why_not(fix)) for fix in fixes]
+    left_out = (*(tried_fix(fix, "not_tried", why) for fix, why in whys if why), *left_out)
+    return tuple(fix for fix, why in whys if not why), left_out
 
 
 def _notice(

@@ -190,7 +190,7 @@ def tried_fix(
         gain_at_most=fix.gain_at_most,
         predicted=fix.predicted,
         verdict=None if result is None else result.verdict,
-        details=details,
+        details=details or fix.limited,
         directory=f"{TRIALS}/{fix.name}" if begun or result is not None else None,
         warmup_steps=None if plan is None else plan.warmup_steps,
         steps=None if plan is None else plan.steps,

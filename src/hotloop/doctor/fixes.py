@@ -16,6 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval
 from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement
+from hotloop.doctor.batch_memory import BatchMemory
 from hotloop.doctor.training_loader import (
     NO_QUEUE,
     StepQueue,
@@ -54,6 +55,8 @@ class Fix:
     """No ratio above this is possible."""
     acts_every: int = 0
     """Steps from one time that it acts to the next; 0: in every step."""
+    limited: str = ""
+    """Why a larger value is not tried; empty: it is the one that was asked for."""
 
     @property
     def name(self) -> str:
@@ -87,11 +90,12 @@ def fixes_for(
     *,
     only: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
     num_steps: int | None = None,
+    memory: BatchMemory | None = None,
 ) -> tuple[Fix, ...]:
     """Those that a finding names, the most promising first; with `only` (see `asked_for`), exactly these.
 
-    num_steps: that the command makes, in which what a value brings has to show; a value that was asked for
-    stays what it is.
+    num_steps: that the command makes, in which what a value brings has to show. memory: that its batches have to fit into. A
+    value that was asked for stays what it is.
     """
     found = []
     for name in live_names():
@@ -115,6 +119,9 @@ def fixes_for(
             continue
         if num_steps is not None and census is not None and not only.get(name):
             value = value_that_shows(technique, value, census, num_steps)
+        limited = ""
+        if memory is not None and not only.get(name):
+            value, limited = memory.fitting(technique, value)
         warmup_for = technique.warmup_for
         ahead = technique.batches_ahead and census and technique.batches_ahead(census, value)
         found.append(
@@ -128,6 +135,7 @@ def fixes_for(
                 queue_of(ahead, census) if ahead and census else script_queue(census),
                 _most_ratio(ahead, diagnosis) if ahead else None,
                 _acts_every(technique, asking),
+                limited,
             )
         )
     return tuple(sorted(found, key=lambda fix: -fix.promise))

@@ -143,6 +143,15 @@ def memory_left_bytes() -> int | None:
     return min((each for each in left if each is not None), default=None)
 
 
+def shared_memory_left_bytes(place: str = "/dev/shm") -> int | None:
+    """Bytes left in what processes hand tensors over in; `None` where that is not there, or has no limit of its own."""
+    try:
+        found = os.statvfs(place)
+    except (OSError, AttributeError):  # not Linux
+        return None
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+
 def _left_in(group: Path) -> int | None:
     """Bytes until its limit, with the file cache that it can do without; `None` where it has no limit."""
     for limit, used in (

@@ -219,6 +219,10 @@ class Campaign(ValueTrials):
         return sorted((v for v in ours if v.name in self.screened), key=lambda v: -self._ratio(v))
 
     def _screen(self, value: Fix) -> None:
+        place = f"{self._place(value)}-{'?' * 16}"
+        is_begun = self.runner.needed_s(1, reserved=False, place=place) == 0
+        if not is_begun and (why := self.runner.reason_too_large([*self.stack, value])):
+            return self._tell(value, "not_tried", why)
         # What looks faster so far has to be proven, and confirmed, with what is left.
         faster = [v for v in self._ranked() if self.tried[v.name].status == "undecided"]
         waiting = 2 * LOOKS[0] - FIRST_PAIRS if faster else 0

@@ -85,6 +85,11 @@ class Option:
         """Its name in `--parity` and `--accept`."""
         return _key(self.name)
 
+    @property
+    def is_batch_size(self) -> bool:
+        """Not an accumulation, which changes no batch."""
+        return self.known.scales == "samples" and "accum" not in self.key
+
     def label(self, value: str) -> str:
         """One value, as in the ledger."""
         if self.accumulation is not None:

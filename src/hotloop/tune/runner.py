@@ -16,13 +16,14 @@ from hotloop.core.child import STEP_CLOCK_SAMPLES
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Diagnosis, Parity
 from hotloop.core.step import read_steps
+from hotloop.doctor.batch_memory import batch_memory
 from hotloop.doctor.confirmation import short_name
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.training_loader import queue_of
 from hotloop.doctor.trial_costs import LEAST_STEPS
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.optimizations.catalogue import CATALOGUE
-from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.optimization import USUAL_PREFETCH, BatchesAhead, Optimization
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import Beside, SessionResult
@@ -30,6 +31,8 @@ from hotloop.tune.options import WORKERS, Option
 
 PATIENCE_S, TIMES_EXPECTED = 20.0, 6
 """A trial may take so long, and so many times what is expected of it: a value may hang it."""
+LOADER_WORKERS = r"((train|data|(data-?)?loader)-)*((num-?)?n?workers|j)"
+"""Options for the workers of the loader that trains, not of an evaluation or of what prepares the data."""
 
 
 def value_of(option: Option, text: str, diagnosis: Diagnosis, census: Census | None) -> Fix:
@@ -75,6 +78,30 @@ class OptionRunner(TrialRunner):
             command, env = option.applied(command, env, text)
         arm = replace(self.baseline, name=arm_name(name), command=command, env=env)
         return (self.with_work or partial(with_work, options=self.options))(arm)
+
+    def reason_too_large(self, fixes: Sequence[Fix]) -> str | None:
+        """Why the batches that loader workers have ready with these values do not fit into memory, as far as that is known.
+
+        An option counts where the command's value of it is what the loader that trains was seen to have.
+        """
+        memory = batch_memory(self.census, self.directory)
+        if memory is None:
+            return None
+        loader, larger = memory.loader, 1.0
+        workers, factor = loader.num_workers, loader.prefetch_factor or USUAL_PREFETCH
+        for option, text in (fix.value for fix in fixes):
+            given = option.given(self.baseline.command)
+            if not given or not text.isdigit():
+                continue
+            number = int(text)
+            of_loader = re.fullmatch(LOADER_WORKERS, option.key.rpartition(".")[2])
+            if of_loader and given == str(loader.num_workers):
+                workers = number
+            elif number and "prefetch" in option.key and given == str(loader.prefetch_factor):
+                factor = number
+            elif number and option.is_batch_size and given == str(loader.batch_size):
+                larger = number / int(given)
+        return memory.reason_too_large(BatchesAhead(workers, workers * factor), larger)
 
     def plan_for(self, fixes: Sequence[Fix], *, times: int = 1) -> TrialPlan:
         """With as many steps as the command makes with these values, and the patience that their work needs."""

@@ -3,8 +3,10 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+import torch
 
 from hotloop.core.census import WITH_GRADIENTS
+from hotloop.probe.attach.loader_seen import num_bytes
 
 SCRIPT = """
 WORKERS, CONTEXT, SLEEP = {workers}, {context!r}, 0.004
@@ -64,6 +66,13 @@ def test_loader_is_described_and_its_batches_are_timed(run, workers: int, contex
     assert {record.samples for record in ended.steps} == {4}
     names = {path.name.split("-")[0] for path in ended.directory.iterdir()}
     assert names == {"steps", "census", "clock", "claim", "imports.json", "memory"}
+
+
+def test_what_lies_in_a_batch_once_counts_once() -> None:
+    row = torch.zeros(4, 8)
+    assert num_bytes({"ids": row, "labels": row}) == 4 * 8 * 4
+    assert num_bytes([row.split(1), torch.zeros(1).expand(4, 8)]) == 4 * 8 * 4 + 4
+    assert num_bytes([row[1], row[2], torch.zeros(1000, 1000).to_sparse(), "text"]) == 2 * 8 * 4
 
 
 def test_every_epoch_is_of_the_same_loader_once_the_interpreter_has_specialized(run) -> None:  # type: ignore[no-untyped-def]

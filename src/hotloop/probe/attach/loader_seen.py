@@ -232,5 +232,11 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 def num_bytes(batch: Any) -> int:
-    """Bytes of all its tensors."""
-    return sum(each.numel() * each.element_size() for _, each in named_tensors(batch))
+    """Bytes of all its tensors but sparse ones; what is there once, as of an expanded one, counts once."""
+    found: dict[int, int] = {}
+    for _, each in named_tensors(batch):
+        if each.layout is torch.strided:
+            storage = each.untyped_storage()
+            known = found.get(storage.data_ptr(), 0)
+            found[storage.data_ptr()] = min(known + each.nbytes, storage.nbytes())
+    return sum(found.values())

@@ -6,6 +6,7 @@ anew in memory and each of its entries gets its own layer. What no layer can lie
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import stat
@@ -14,6 +15,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from hotloop.hardware.limits import shared_memory_left_bytes
 from hotloop.trial.sandbox.syscalls import (
     MS_BIND,
     MS_NODEV,
@@ -176,7 +178,10 @@ class Tree:
         for name, leads_to in DEVICE_LINKS.items():
             (made / name).symlink_to(leads_to)
         (made / "shm").mkdir()
-        mount("tmpfs", made / "shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+        # No more room than outside: loader workers that fill it there have to fill it here.
+        left = shared_memory_left_bytes()
+        room = "" if left is None else f",size={max(left, mmap.PAGESIZE)}"
+        mount("tmpfs", made / "shm", "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777{room}")
 
     def _made(self, path: Path | str) -> Path:
         target = self.inside(str(path))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from spot_forecast import ROOT, load
 
-from hotloop.checkpoint.interval import best_interval_s
+from hotloop.train.save_times import best_interval_s
 
 SCRIPT = ROOT / "examples" / "spot_machines.py"
 spot = load(SCRIPT)

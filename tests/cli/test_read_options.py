@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hotloop.cli.read_options import options_of, read_options
+from hotloop.cli.prepare import options_of, read_options
 from hotloop.core.data_config import ReadingConfig, unescape
 from hotloop.core.errors import UsageError
 from hotloop.data.sources import ReadOptions

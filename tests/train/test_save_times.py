@@ -14,7 +14,6 @@ from test_session_log import killed_at
 from trainings import losses, records, train, weights
 
 from hotloop.checkpoint import store
-from hotloop.checkpoint.interval import interval_steps
 from hotloop.core.errors import UsageError
 from hotloop.core.files import SESSIONS_FILE
 from hotloop.core.sessions import SaveInterval, read_sessions
@@ -22,6 +21,7 @@ from hotloop.core.step import StepRecord
 from hotloop.runs.stored_run import read_run
 from hotloop.train import loop, save_times
 from hotloop.train.group import Group
+from hotloop.train.save_times import interval_steps
 
 AUTO = (
     "checkpoint.every_steps=auto",

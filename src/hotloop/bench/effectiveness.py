@@ -133,7 +133,10 @@ def effectiveness(
         date=_date_of(examined),
         environment=measured.environment,
         whole=whole,
-        rows=tuple(sorted(rows.values(), key=_rank)),
+        # The fastest first, then what was not timed.
+        rows=tuple(
+            sorted(rows.values(), key=lambda row: -((row.verdict and row.verdict.ratio) or 0.0))
+        ),
         not_here=tuple(not_here or ()),
         ledger=ledger,
     )
@@ -158,11 +161,6 @@ def _together(ledger: Ledger) -> TriedFix:
         verdict=ledger.together,
         start_s=kept[0].start_s if len(kept) == 1 else None,
     )
-
-
-def _rank(row: TriedFix) -> float:
-    """The fastest first, then what was not timed."""
-    return -(row.verdict.ratio or 0.0) if row.verdict is not None else 0.0
 
 
 def _date_of(examined: Examined) -> str:

@@ -88,7 +88,7 @@ def memory_limit_bytes() -> int:
 
 def memory_bound() -> tuple[int, str] | None:
     """The least of what bounds the resident memory of this process, in bytes, and what that is; `None`: nothing tells."""
-    total = _number(Path("/proc/meminfo"), "MemTotal:", 1 << 10)
+    total = kernel_number(Path("/proc/meminfo"), "MemTotal:", unit=1 << 10)
     found = [] if total is None else [(total, "the memory of this machine")]
     for directory in control_groups("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -109,7 +109,7 @@ def memory_kills(group: Path | None) -> dict[str, int]:
 
     With numbers that tell the same group and boot from others of that name.
     """
-    found: dict[str, int | None] = {"machine": _number(Path("/proc/vmstat"), "oom_kill", 1)}
+    found: dict[str, int | None] = {"machine": kernel_number(Path("/proc/vmstat"), "oom_kill")}
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         found["boot"] = int(boot[:8], 16)
@@ -118,7 +118,7 @@ def memory_kills(group: Path | None) -> dict[str, int]:
     except (OSError, ValueError):
         pass
     for name in ("memory.events", "memory.oom_control") if group is not None else ():
-        kills = _number(group / name, "oom_kill", 1)  # type: ignore[operator]
+        kills = kernel_number(group / name, "oom_kill")  # type: ignore[operator]
         found["group"] = kills if kills is not None else found.get("group")
     return {name: number for name, number in found.items() if number is not None}
 
@@ -137,7 +137,7 @@ def memory_used_bytes() -> int | None:
 def memory_left_bytes() -> int | None:
     """Bytes that this process may still take: on the machine, and in each of its control groups; `None`: nothing tells."""
     left = [
-        _number(Path("/proc/meminfo"), "MemAvailable:", 1 << 10),
+        kernel_number(Path("/proc/meminfo"), "MemAvailable:", unit=1 << 10),
         *map(_left_in, control_groups("memory")),
     ]
     return min((each for each in left if each is not None), default=None)
@@ -162,18 +162,19 @@ def _left_in(group: Path) -> int | None:
             left = int((group / limit).read_text()) - int((group / used).read_text())
         except (OSError, ValueError):  # no such file, or "max"
             continue
-        cache = _number(group / "memory.stat", "inactive_file", 1) or 0
+        cache = kernel_number(group / "memory.stat", "inactive_file") or 0
         return max(left + cache, 0)
     return None
 
 
-def _number(file: Path, name: str, unit: int) -> int | None:
-    """The number of a line `name number`, in bytes of so large a `unit`."""
+def kernel_number(file: Path, *names: str, unit: int = 1) -> int | None:
+    """Sum of the lines `name number` of one of the kernel's files, in bytes of so large a `unit`; `None`: it has none."""
     try:
-        lines = file.read_text(encoding="ascii").splitlines()
-        return next(int(each.split()[1]) * unit for each in lines if each.split()[:1] == [name])
-    except (OSError, StopIteration, ValueError, IndexError):
+        lines = [each.split() for each in file.read_text(errors="replace").splitlines()]
+        found = [int(words[1]) * unit for words in lines if words and words[0] in names]
+    except (OSError, ValueError, IndexError):
         return None
+    return sum(found) if found else None
 
 
 def control_groups(controller: str) -> Iterator[Path]:

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hotloop.core.child import FIXES_SETTINGS, LOADER
 from hotloop.optimizations.live_report import Report
 from hotloop.probe.entry import after_called_step, after_step, around_call, before_step
+from hotloop.probe.foreign_process import learns
 from hotloop.probe.loader_place import LoaderPlaces, around_construction, is_named
 from hotloop.probe.step_rule import Ends, StepRule
 
@@ -128,7 +129,7 @@ def around_training_calls(
         nonlocal inside
         if inside or not (evaluating or torch.is_grad_enabled()):
             return original(module, *args, **kwargs)
-        if not _learns(module):
+        if not learns(module):
             if id(module) not in told and next(module.parameters(), None) is not None:
                 told.add(id(module))
                 frozen(module)
@@ -190,11 +191,6 @@ def each_tensor(made: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
 def module_device_type(module: nn.Module) -> str:
     """The device type of its first weight."""
     return next((parameter.device.type for parameter in module.parameters()), "cpu")
-
-
-def _learns(module: nn.Module) -> bool:
-    """Whether it has a weight that is trained; a loss is a module too, and has none."""
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 _compile_called = False

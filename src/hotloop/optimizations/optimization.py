@@ -10,7 +10,7 @@ from typing import Any
 from hotloop.core.census import Census
 from hotloop.core.judgement import JudgedSteps, ParityClass
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.source_edit import SourceEdit
+from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
 
@@ -92,6 +92,18 @@ def seen_switch(*names: str) -> Callable[[Census, Any], bool | None]:
         return None if found is None else found == bool(value)
 
     return observed
+
+
+def ddp_argument(name: str) -> dict[str, Any]:
+    """The fields of a technique that is an argument of DistributedDataParallel."""
+    return {
+        "argument": name,
+        "observed": lambda census, value: census.ddp and getattr(census.ddp, name) == value,
+        "source_edit": lambda value, facts: Keywords(
+            "torch.nn.parallel", ("DistributedDataParallel",), {name: repr(value)}
+        ),
+        "live_form": live_hook("set_ddp_argument", name),
+    }
 
 
 Usable = Callable[[Machine, Any, Mapping[str, Any]], "str | None"]

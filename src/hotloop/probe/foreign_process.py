@@ -60,6 +60,11 @@ def parameters_of(optimizer: Any) -> list[torch.Tensor]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
+def learns(module: torch.nn.Module) -> bool:
+    """Whether it has a weight that is trained; a loss is a module too, and has none."""
+    return any(each.requires_grad for each in module.parameters())
+
+
 def device_of(optimizer: Any) -> torch.device:
     """The device of its first parameter."""
     return torch.device(next((p.device for p in parameters_of(optimizer)), "cpu"))

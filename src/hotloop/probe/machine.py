@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hotloop.hardware.limits import cpu_quota
+from hotloop.hardware.limits import cpu_quota, kernel_number
 
 
 def usable_cpus() -> float:
@@ -93,7 +93,7 @@ def host_peak_bytes() -> int | None:
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return _kernel_bytes("/proc/self/status", "VmHWM:")
+    return kernel_number(Path("/proc/self/status"), "VmHWM:", unit=1 << 10)
 
 
 def num_background_saves() -> int:
@@ -121,7 +121,7 @@ def tree_bytes() -> int | None:
     waiting, found = ["self"], []
     while waiting:
         process = waiting.pop()
-        found.append(_kernel_bytes(f"/proc/{process}/smaps_rollup", "Pss:"))
+        found.append(_mapped_bytes(process, "Pss:"))
         waiting += children_of(process)
     return None if found[0] is None else sum(each for each in found if each is not None)
 
@@ -139,14 +139,8 @@ def children_of(process: str) -> list[str]:
 
 def private_bytes(process: str) -> int:
     """Memory that a process has for itself: a forked one shares most of its resident set with its parent."""
-    return _kernel_bytes(f"/proc/{process}/smaps_rollup", "Private_Clean:", "Private_Dirty:") or 0
+    return _mapped_bytes(process, "Private_Clean:", "Private_Dirty:") or 0
 
 
-def _kernel_bytes(path: str, *fields: str) -> int | None:
-    """Sum of such lines of one of the kernel's files as `VmHWM:  1234 kB`."""
-    try:
-        lines = Path(path).read_text().splitlines()
-        found = [int(line.split()[1]) * 1024 for line in lines if line.startswith(fields)]
-    except (OSError, ValueError):
-        return None
-    return sum(found) if found else None
+def _mapped_bytes(process: str, *names: str) -> int | None:
+    return kernel_number(Path(f"/proc/{process}/smaps_rollup"), *names, unit=1 << 10)

@@ -26,6 +26,7 @@ from hotloop.core.child import RESUME_TRACE
 from hotloop.probe import entry
 from hotloop.probe.foreign_process import (
     end_process,
+    learns,
     parameters_of,
     refuse_untested_torch,
     write_note,
@@ -85,7 +86,7 @@ class ResumeTrace:
     def _forward(self, module: torch.nn.Module, given: Any) -> None:
         if self._batch is not None and (self._batch[0] or not module.training):
             return
-        if any(each.requires_grad for each in module.parameters()):  # no transform of the data
+        if learns(module):  # no transform of the data
             seen = {"samples": _digest(_tensors(given)), "buffers": _digest(module.buffers())}
             self._batch = (module.training, {**seen, "random": _random_states()})
 

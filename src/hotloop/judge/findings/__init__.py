@@ -16,7 +16,7 @@ from hotloop.judge.judged_run import Found, JudgedRun, gain_without
 
 
 class FindingModule(Protocol):
-    """What each file of this directory holds, beside the docstring that explains it; `TITLE` where its first line is none."""
+    """What each file of this directory holds, beside the docstring that explains it, whose first line is its title."""
 
     __doc__: str | None
 
@@ -32,10 +32,9 @@ FINDINGS: dict[str, FindingModule] = {
 
 
 def title_of(code: str) -> str:
-    """The first line of its page, unless the file has a `TITLE`."""
+    """The first line of its page."""
     first = (FINDINGS[code].__doc__ or "").partition("\n")[0].removeprefix(f"{code}: ")
-    title: str = getattr(FINDINGS[code], "TITLE", first[:1].upper() + first[1:])
-    return title
+    return first[:1].upper() + first[1:]
 
 
 def finding(code: str, run: JudgedRun) -> Finding | None:

@@ -1,4 +1,4 @@
-"""HL102: batches are made between the steps
+"""HL102: batches are made one by one between the steps
 
 What it means. The loader has no workers (`num_workers=0`): the process that trains makes every batch
 itself, and the model computes nothing meanwhile. Most of that time is the dataset's own code.
@@ -32,8 +32,6 @@ from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import TRIVIAL_SAMPLE_S
 from hotloop.judge.worker_count import more_workers
-
-TITLE = "Batches are made one by one between the steps"
 
 
 def find(run: JudgedRun) -> Found | None:

@@ -1,4 +1,4 @@
-"""HL103: putting samples together takes longer than making them
+"""HL103: the collate function is slow
 
 What it means. The step waits for data, and at least half of the time to make a batch goes into the
 collate function: padding, stacking, converting, tokenizing a whole batch.
@@ -23,8 +23,6 @@ from __future__ import annotations
 from hotloop.core.census import LoaderUse
 from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.judged_run import Found, JudgedRun
-
-TITLE = "The collate function is slow"
 
 
 def find(run: JudgedRun) -> Found | None:

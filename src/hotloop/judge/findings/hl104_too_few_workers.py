@@ -1,4 +1,4 @@
-"""HL104: too few workers
+"""HL104: too few workers make batches
 
 What it means. The loader's workers make batches almost without a pause and the training still waits:
 they are too few, and CPUs are free for more.
@@ -25,8 +25,6 @@ import math
 from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.worker_count import more_workers
-
-TITLE = "Too few workers make batches"
 
 
 def find(run: JudgedRun) -> Found | None:

@@ -1,4 +1,4 @@
-"""HL201: batches are pinned in the process that trains
+"""HL201: batches are pinned by the process that trains
 
 What it means. `pin_memory=True` without workers: each batch is copied into pinned memory by the
 training process itself, between the steps. (With workers a thread does it beside the training.)
@@ -20,8 +20,6 @@ from __future__ import annotations
 from hotloop.judge.data_wait import pinning_share
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import PINNING
-
-TITLE = "Batches are pinned by the process that trains"
 
 
 def find(run: JudgedRun) -> Found | None:

@@ -31,32 +31,29 @@ from hotloop.judge.thresholds import SYNC_IDLE, SYNCS_PER_STEP
 
 def find(run: JudgedRun) -> Found | None:
     calls = [sync for sync in run.census.syncs if not from_nan_filter(sync)]
-    found = judged(run, calls)
-    if found is None:
+    advice = "Keep the value on the device (`total += loss.detach()`) and read it every hundred steps only."
+    what = ", ".join(sorted({call.what for call in calls}))
+    site = run.site_of(calls, "sync")
+    return judged(run, calls, site, advice, sync_fraction=run.host("sync"), calls=what)
+
+
+def judged(
+    run: JudgedRun, waits: Sequence[CallUse], site: str | None, advice: str, **more: float | str
+) -> Found | None:
+    """What they cost, with `more` evidence of them; `None` where that is nothing."""
+    per_step, idle = (
+        sum(call.num for call in waits) / run.breakdown.counted_steps,
+        run.device("idle"),
+    )
+    if run.on_cpu or per_step < SYNCS_PER_STEP or idle < SYNC_IDLE:
         return None
-    per_step, idle = found
     return Found(
         share=idle,
         gain_is_loose=run.exposed_phase("data_wait") >= idle / 2,
-        site=run.site_of(calls, "sync"),
-        evidence={
-            "syncs_per_step": per_step,
-            "idle_fraction": idle,
-            "sync_fraction": run.host("sync"),
-            "calls": ", ".join(sorted({call.what for call in calls})),
-        },
-        advice="Keep the value on the device (`total += loss.detach()`) and read it every hundred "
-        "steps only.",
+        site=site,
+        evidence={"syncs_per_step": per_step, "idle_fraction": idle, **more},
+        advice=advice,
     )
-
-
-def judged(run: JudgedRun, calls: Sequence[CallUse]) -> tuple[float, float] | None:
-    """Calls per step and the idle share of the device; `None` where they cost nothing."""
-    if run.on_cpu:
-        return None
-    per_step = sum(call.num for call in calls) / run.breakdown.counted_steps
-    idle = run.device("idle")
-    return (per_step, idle) if per_step >= SYNCS_PER_STEP and idle >= SYNC_IDLE else None
 
 
 def from_nan_filter(sync: CallUse) -> bool:

@@ -25,14 +25,6 @@ from hotloop.judge.judged_run import Found, JudgedRun
 
 def find(run: JudgedRun) -> Found | None:
     calls = [sync for sync in run.census.syncs if from_nan_filter(sync)]
-    found = judged(run, calls)
-    if found is None:
-        return None
-    per_step, idle = found
-    return Found(
-        share=idle,
-        gain_is_loose=run.exposed_phase("data_wait") >= idle / 2,
-        site=next((call.site for call in calls if call.site), None),
-        evidence={"syncs_per_step": per_step, "idle_fraction": idle},
-        advice="Pass logging_nan_inf_filter=False to TrainingArguments.",
-    )
+    site = next((call.site for call in calls if call.site), None)
+    advice = "Pass logging_nan_inf_filter=False to TrainingArguments."
+    return judged(run, calls, site, advice)

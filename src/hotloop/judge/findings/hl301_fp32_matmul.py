@@ -1,4 +1,4 @@
-"""HL301: matrix products run in float32 or tf32 on a device that is faster in a shorter type
+"""HL301: matrix products run in float32 or tf32
 
 What it means. Every matrix product was computed in float32, or in the tf32 that NVIDIA GPUs can round it to, and
 this device multiplies bfloat16 or float16 faster (tensor cores, AMX, AVX512-BF16), often several times.
@@ -35,7 +35,6 @@ from hotloop.judge.operations import FLOAT32, Operations, bare_name, is_product,
 from hotloop.judge.own_code import products_line
 from hotloop.judge.thresholds import PRODUCTS
 
-TITLE = "Matrix products run in float32 or tf32"
 FASTEST = {"float32": 16, "tf32": 4}
 """Times as fast a product is in a shorter type, at most."""
 LONG_S = 3e-5

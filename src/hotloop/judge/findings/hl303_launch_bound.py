@@ -1,4 +1,4 @@
-"""HL303: many short operations
+"""HL303: the model is made of many short operations
 
 What it means. The step is made of operations so short that starting them, one by one from Python,
 takes longer than what they compute. On a GPU it idles between them.
@@ -26,7 +26,6 @@ from hotloop.judge.judged_run import Found, JudgedRun, gain_without
 from hotloop.judge.operations import Operations
 from hotloop.judge.thresholds import LAUNCH, SHORT_OPERATION_S
 
-TITLE = "The model is made of many short operations"
 FUSED_KERNELS = 0.8
 """The least share of their time that kernels take after fusing."""
 OUTSIDE = ("data_wait", "sync", "checkpoint", "eval", "logging", "unattributed", "grad_sync")

@@ -1,4 +1,4 @@
-"""HL304: convolutions in half precision, channels first
+"""HL304: convolutions in half precision run channels first
 
 What it means. Tensor cores compute convolutions on channels-last tensors (NHWC). Given channels-first
 ones, cuDNN turns them around before and after.
@@ -21,8 +21,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.operations import HALF, is_convolution
 from hotloop.judge.thresholds import CONVOLUTIONS, LAYOUT_GAIN
-
-TITLE = "Convolutions in half precision run channels first"
 
 
 def find(run: JudgedRun) -> Found | None:

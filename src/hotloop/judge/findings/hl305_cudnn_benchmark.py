@@ -1,4 +1,4 @@
-"""HL305: the algorithms of convolutions are not chosen by trial
+"""HL305: convolution algorithms are not chosen by trial
 
 What it means. cuDNN picks an algorithm for each convolution by rules of thumb. With
 `torch.backends.cudnn.benchmark` it times them once per shape and keeps the fastest.
@@ -20,8 +20,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.operations import is_convolution
 from hotloop.judge.thresholds import CONVOLUTIONS, TUNED_GAIN, TUNED_SHAPES
-
-TITLE = "Convolution algorithms are not chosen by trial"
 
 
 def find(run: JudgedRun) -> Found | None:

@@ -1,4 +1,4 @@
-"""HL401: the optimizer updates the weights in many small operations
+"""HL401: the optimizer is not fused
 
 What it means. The update runs as several passes over every tensor. One fused kernel reads and writes
 weights, gradients and moments once.
@@ -28,7 +28,6 @@ from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.operations import is_updating
 from hotloop.judge.thresholds import NOTICEABLE
 
-TITLE = "The optimizer is not fused"
 CACHES = 1.25
 """What the update costs the whole step on a CPU, at most, as a multiple of its own time."""
 FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")

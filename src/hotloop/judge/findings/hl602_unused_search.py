@@ -1,4 +1,4 @@
-"""HL602: DistributedDataParallel searches for parameters that were not used
+"""HL602: every step searches for parameters that were not used
 
 What it means. With `find_unused_parameters=True` each step walks through its graph for parameters that get no
 gradient, and the processes tell each other which; buckets stay in the order of the model, not of the pass
@@ -21,8 +21,6 @@ from __future__ import annotations
 
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import NOTICEABLE
-
-TITLE = "Every step searches for parameters that were not used"
 
 
 def find(run: JudgedRun) -> Found | None:

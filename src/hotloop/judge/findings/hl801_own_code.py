@@ -1,4 +1,4 @@
-"""HL801: the script's own code between the phases
+"""HL801: the script's own code takes time between the phases
 
 What it means. The training thread runs Python outside of everything that a training step consists of:
 metrics, bookkeeping, sleeping, something that was left in. The model computes nothing meanwhile.
@@ -32,7 +32,6 @@ from __future__ import annotations
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.own_code import WAITING, OwnCode, own_code
 
-TITLE = "The script's own code takes time between the phases"
 OF_A_LIBRARY = "A library's own code takes time between the phases"
 SHOWN = 3
 

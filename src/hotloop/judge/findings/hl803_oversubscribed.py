@@ -1,4 +1,4 @@
-"""HL803: more threads than CPUs
+"""HL803: more threads compute than there are CPUs
 
 What it means. The model runs on the CPU with more threads than the process may use CPUs, as in a
 container with a quota on a large machine, or beside programs that fill the CPUs. Threads wait for each other to get their turn.
@@ -22,8 +22,6 @@ from __future__ import annotations
 from hotloop.judge.data_wait import is_crowded
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import HIGH, OVERSUBSCRIBED
-
-TITLE = "More threads compute than there are CPUs"
 
 
 def find(run: JudgedRun) -> Found | None:

@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_hook
-from hotloop.optimizations.source_edit import Keywords
-
-ARGUMENT = "gradient_as_bucket_view"
-
-
-def _values(census: Census) -> tuple[Any, ...]:
-    return (True,) if census.ddp is not None and not census.ddp.gradient_as_bucket_view else ()
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return census.ddp.gradient_as_bucket_view == value if census.ddp is not None else None
-
+from hotloop.optimizations.optimization import Optimization, ddp_argument
 
 DDP_BUCKET_VIEW = Optimization(
     name="ddp_bucket_view",
@@ -25,16 +10,13 @@ DDP_BUCKET_VIEW = Optimization(
     "in memory.",
     parity_class="bitwise",
     settings=(True,),
-    argument=ARGUMENT,
-    values_for=_values,
+    **ddp_argument("gradient_as_bucket_view"),
+    values_for=lambda census: (
+        (True,) if census.ddp and not census.ddp.gradient_as_bucket_view else ()
+    ),
     needs="DistributedDataParallel",
-    observed=_observed,
     answers=("HL601",),
     source_form="DistributedDataParallel(model, gradient_as_bucket_view=True)",
-    source_edit=lambda value, facts: Keywords(
-        "torch.nn.parallel", ("DistributedDataParallel",), {ARGUMENT: repr(value)}
-    ),
-    live_form=live_hook("set_ddp_argument", ARGUMENT),
     leaves="a script that wraps its model otherwise, or has it so already",
     risks="`detach_()` of a gradient, or putting another tensor in its place, fails or is undone.",
 )

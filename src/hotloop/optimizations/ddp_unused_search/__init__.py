@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_hook
-from hotloop.optimizations.source_edit import Keywords
-
-ARGUMENT = "find_unused_parameters"
+from hotloop.optimizations.optimization import Optimization, ddp_argument
 
 
 def _values(census: Census) -> tuple[Any, ...]:
@@ -16,26 +13,17 @@ def _values(census: Census) -> tuple[Any, ...]:
     return (False,) if ddp and ddp.find_unused_parameters and ddp.unused_bytes == 0 else ()
 
 
-def _observed(census: Census, value: Any) -> bool | None:
-    return census.ddp.find_unused_parameters == value if census.ddp is not None else None
-
-
 DDP_UNUSED_SEARCH = Optimization(
     name="ddp_unused_search",
     summary="DistributedDataParallel does not search each step for parameters without gradient, where there are none.",
     parity_class="reduction_order",
     settings=(False,),
-    argument=ARGUMENT,
+    **ddp_argument("find_unused_parameters"),
     values_for=_values,
     needs="DistributedDataParallel with find_unused_parameters=True, and no parameter without gradient in the first steps",
-    observed=_observed,
     answers=("HL602",),
     source_form="DistributedDataParallel(model, find_unused_parameters=False)",
-    source_edit=lambda value, facts: Keywords(
-        "torch.nn.parallel", ("DistributedDataParallel",), {ARGUMENT: repr(value)}
-    ),
     trainer_arguments=lambda value, applied_to: f"ddp_find_unused_parameters={value}",
-    live_form=live_hook("set_ddp_argument", ARGUMENT),
     leaves="a model with parameters that some step did not use; a static graph, which searches once",
     risks="A parameter that is not used in some later step ends the training with an error.",
 )

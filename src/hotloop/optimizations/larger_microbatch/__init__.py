@@ -14,10 +14,6 @@ from hotloop.optimizations.optimization import BatchesAhead, Optimization
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 
-def _values_for(census: Census) -> tuple[Any, ...]:
-    return fewer_that_fit(census, memory_limit_bytes())
-
-
 def _observed(census: Census, value: Any) -> bool | None:
     """The last step of an epoch may have fewer: not more of them are seen than that."""
     return None if census.microbatches is None else census.microbatches < value + 0.5
@@ -53,7 +49,7 @@ LARGER_MICROBATCH = Optimization(
     summary="Fewer, larger microbatches where gradients are accumulated, as far as memory allows: the same samples per optimizer step.",
     parity_class="reduction_order",
     settings=(1,),
-    values_for=_values_for,
+    values_for=lambda census: fewer_that_fit(census, memory_limit_bytes()),
     needs="gradient accumulation in one process, and memory that is known to hold a larger microbatch",
     answers=("HL504",),
     argument="gradient_accumulation_steps",

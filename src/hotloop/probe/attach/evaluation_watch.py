@@ -21,6 +21,7 @@ import torch
 from hotloop.core.census import WITH_GRADIENTS
 from hotloop.probe.attach.sites import Place, caller, outward, variables_of
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.foreign_process import learns
 
 USUAL = 4
 """How many of the last 8 steps may have one: a pass without gradients that is part of more (a teacher, a rollout)
@@ -77,13 +78,13 @@ class EvaluationWatch:
         self._of_trained = self._of_trained or self._learning.get(id(module), False)
         if not self._graded and torch.is_grad_enabled():
             # A loss may have gradients on beside a model that has not.
-            self._graded = bool(watch.tried(_learns, module))
+            self._graded = bool(watch.tried(learns, module))
         return "eval"
 
     def trains(self, module: torch.nn.Module) -> None:
         """It has gone forward with gradients."""
         if id(module) not in self._learning:
-            self._learning.update((id(each), _learns(each)) for each in module.modules())
+            self._learning.update((id(each), learns(each)) for each in module.modules())
 
     def _plays(self) -> bool:
         """Whether the model is called by an agent; once for each way in which it is called."""
@@ -148,10 +149,6 @@ class EvaluationWatch:
         watch.calls.add("evaluations", what, self._place, seconds)
         if not is_part:
             watch.tag("eval")
-
-
-def _learns(module: torch.nn.Module) -> bool:
-    return any(each.requires_grad for each in module.parameters())
 
 
 def _holds_environment(frame: FrameType) -> bool:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hotloop.checkpoint.interval import (
+from hotloop.train.save_times import (
     DAY_S,
     MAX_S,
     best_interval_s,

@@ -54,10 +54,15 @@ class Machine:
         """Times as fast as else are the first of the pairs that confirm."""
         self.choosing: Sequence[float] = ()
         """The same of the other pairs."""
+        self.fails: Callable[[Arm, Path], str] = lambda arm, place: ""
+        """What a process says that ends at once; nothing of one that runs."""
 
     def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
         if place in self.finished:
             return self.finished[place]
+        if said := self.fails(arm, place):
+            what = f"`{arm.name}` ended with exit code 1"
+            raise CommandFailed(what, do=said, returncode=1, arm=arm.name)
         value, is_noisy = arm.command[-1].removeprefix("--fast="), ROUNDING_NOISE in arm.env
         is_fast, speed = value != "0", self.speeds.get(value, 1.0)
         is_fresh = place.parent.name.startswith("together-")
@@ -195,6 +200,34 @@ def test_a_confirmation_that_the_budget_ended_is_said_to_be_open_and_taken_up_ag
     made = len(machine.begun)
     assert tuning(machine, 1.0, "1,2").kept == ("--fast=1",)  # what is proven needs no time
     assert len(machine.begun) == made
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_failure_of_the_command_as_given_says_nothing_of_what_it_confirms(
+    tuning: Tuning, is_given: bool
+) -> None:
+    machine = Machine()
+    failed: list[str] = []
+
+    def fails(arm: Arm, place: Path) -> str:
+        if not place.parent.name.startswith("together-") or failed:
+            return ""
+        if (arm.name == "baseline") != is_given:
+            return ""
+        failed.append(arm.name)
+        return "RuntimeError: its port is in use"
+
+    machine.fails = fails
+    ledger = tuning(machine, 3000.0, "1,2")
+    fix = ledger.fixes[0]
+    assert failed
+    assert (ledger.kept, ledger.together) == ((), None)
+    assert fix.status == ("stopped" if is_given else "rejected")
+    why = "ended with exit code 1: RuntimeError: its port is in use"
+    beside = f"not confirmed yet: the command as given failed beside it: {why}"
+    assert fix.why.endswith(beside if is_given else f"together it failed: {why}")
+    assert ledger_answer(ledger) == "2 values tested, none proven faster."
+    assert tuning(machine, 3000.0, "1,2").kept == ("--fast=1",)
 
 
 def test_a_confirmation_with_all_its_pairs_that_shows_nothing_is_no_matter_of_time(

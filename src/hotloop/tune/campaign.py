@@ -125,10 +125,7 @@ class ValueTrials(ABC):
         except CommandFailed as error:
             if error.arm == BASELINE and not any(each.verdict for each in self.tried.values()):
                 raise
-            why = error.what.rpartition(f"`{error.arm}` ")[2]
-            why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
-            last = next(reversed((error.do or "").strip().splitlines()), "").strip()
-            self._tell(value, "failed", f"{why}: {last}", do=error.do or "")
+            self._tell(value, "failed", how_failed(error), do=error.do or "")
         tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
         self.runner.report(tried=tried, current=None, pair=None, process="")
 
@@ -380,7 +377,11 @@ class Campaign(ValueTrials):
                 result = self.runner.timed([], self.stack, parity, of="together-", reserved=False)
             except OutOfBudget:
                 pass
-            except (CommandFailed, WritesOutside) as error:
+            except CommandFailed as error:
+                why = f"not confirmed yet: {how_failed(error)}"
+                if error.arm != BASELINE:
+                    status, why = "rejected", f"together it failed: {how_failed(error)}"
+            except WritesOutside as error:
                 status, why = "rejected", f"together it failed: {first_line(error)}"
         if result is not None:
             if result.verdict.outcome == "improved":
@@ -426,6 +427,14 @@ def _looked(entry: TriedFix) -> bool:
     """Whether it has the pairs of a look."""
     verdict = entry.added or entry.verdict
     return verdict is not None and verdict.num_pairs >= LOOKS[0]
+
+
+def how_failed(error: CommandFailed) -> str:
+    """In the process's own words, and that it was not that of a value where it was not."""
+    why = error.what.rpartition(f"`{error.arm}` ")[2]
+    why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
+    last = next(reversed((error.do or "").strip().splitlines()), "").strip()
+    return f"{why}: {last}"
 
 
 def other_speed(chosen: Verdict, fresh: Verdict) -> str:

@@ -1,7 +1,7 @@
 """Which values are kept: each beside the command as given, then one option on top of another, then the whole anew.
 
 ```
-screened   every value, the likeliest option first: two pairs against the command as given. What makes a round of its own
+screened   every value, the likeliest option for the time that it takes first: two pairs against the command as given. What makes a round of its own
            comes before: the next rounds are screened on top of what it left
 judged     of each option what looked best, on top of what is kept: its losses where they must stay what they are, and
            pairs up to a planned look that decides
@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hotloop.core.errors import CommandFailed, first_line
-from hotloop.core.judgement import Parity, Status, Verdict
+from hotloop.core.judgement import Diagnosis, Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.budget import BudgetTooSmall, num_losses, warn_of_little
+from hotloop.doctor.budget import BudgetTooSmall, gain_per_second, num_losses, warn_of_little
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
 from hotloop.doctor.fix_status import (
@@ -51,6 +51,7 @@ from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.session import SessionResult
+from hotloop.tune.options import Option
 from hotloop.tune.runner import OptionRunner, arm_name
 
 OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwise on purpose")
@@ -162,7 +163,7 @@ class ValueTrials(ABC):
         return self.runner.needed_s(
             LOOKS[0],
             losses=self._num_losses(value),
-            slower_start_s=STARTS * start_s_of(value),
+            slower_start_s=STARTS * start_s_of(value.value[0]),
             reserved=self.rounds[0] != [value],
             place=f"{self._place(value)}-{'?' * 16}",
         )
@@ -449,9 +450,24 @@ def other_speed(chosen: Verdict, fresh: Verdict) -> str:
     )
 
 
-def start_s_of(value: Fix) -> float:
-    """Seconds that it is known to take before its first fast step."""
-    return max((CATALOGUE[each].start_s for each in value.value[0].known.techniques), default=0.0)
+def start_s_of(option: Option) -> float:
+    """Seconds that a value is known to take before its first fast step; another batch is not known to take any."""
+    known = [CATALOGUE[each].start_s for each in option.known.techniques]
+    return 0.0 if option.known.scales else max(known, default=0.0)
+
+
+def likeliest_first(
+    runner: OptionRunner, options: Sequence[Option], diagnosis: Diagnosis
+) -> list[Option]:
+    """By the gain that findings promise for each second of a trial; as they are where none asks for them."""
+
+    def promise(option: Option) -> float:
+        gain = max(option.asked_by(diagnosis).values(), default=1.0)
+        start_s = (1 + STARTS) / FIRST_PAIRS * start_s_of(option)
+        seconds = runner.needed_s(FIRST_PAIRS, slower_start_s=start_s, reserved=False)
+        return gain_per_second(gain, seconds)
+
+    return sorted(options, key=promise, reverse=True)
 
 
 def _changes_training(value: Fix) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
+from hotloop.core.settings import load_settings
 from hotloop.doctor.fix_stack import ERROR_ON_TOP
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import Costs
@@ -20,7 +21,9 @@ from hotloop.trial.session import SessionResult
 from hotloop.tune.campaign import Campaign, other_speed
 from hotloop.tune.options import Known, options_of
 from hotloop.tune.runner import arm_name, value_of
-from hotloop.tune.settings import Words
+from hotloop.tune.settings import Words, options_for, varied
+
+PLAIN = Path(__file__).parents[2] / "configs/quickstart-plain.yaml"
 
 
 def verdict(seconds: float | None) -> Verdict:
@@ -123,6 +126,17 @@ def tried(
             value_of(option, text, Diagnosis("balanced", Steps(9, 1, 0.1)), None) for text in texts
         ]
 
+    runner = Runner({each.replace("_", "="): speed for each, speed in speeds.items()}, tmp_path)
+    rest = [
+        *values("a", "a=0", "a=1"),
+        *values("b", "b=0", "b=1"),
+        *values("c", "c=0", "c=1", *more),
+    ]
+    return runner, ledger_of(runner, [values("auto", "a=1 b=1"), rest], monkeypatch)
+
+
+def ledger_of(runner: Runner, rounds: list[list[Fix]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Every value learns the same."""
     monkeypatch.setattr(Campaign, "_parity", lambda self, asked: SAME)
 
     def with_costs(runner: Any, value: Fix, entry: Any, result: SessionResult) -> Any:
@@ -132,16 +146,9 @@ def tried(
     monkeypatch.setattr("hotloop.tune.campaign.num_losses", lambda runner, value: 3.0)
     monkeypatch.setattr("hotloop.tune.campaign.with_costs", with_costs)
     monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
-    runner = Runner({each.replace("_", "="): speed for each, speed in speeds.items()}, tmp_path)
-    rest = [
-        *values("a", "a=0", "a=1"),
-        *values("b", "b=0", "b=1"),
-        *values("c", "c=0", "c=1", *more),
-    ]
-    campaign = Campaign(runner, [values("auto", "a=1 b=1"), rest], lambda budget: "")  # type: ignore[arg-type]
     monkeypatch.setattr(runner, "costs", SimpleNamespace(pair_s=lambda plan: 1.0), raising=False)
     monkeypatch.setattr(runner, "plan", None, raising=False)
-    return runner, campaign.all()
+    return Campaign(runner, rounds, lambda budget: "").all()  # type: ignore[arg-type]
 
 
 def test_single_settings_are_tried_on_top_of_what_auto_brought(
@@ -175,6 +182,30 @@ def test_where_auto_brings_nothing_single_settings_are_tried_alone(
     screened = [(stacked, new) for stacked, new, now in runner.compared if now == 2]
     assert screened == [([], ["auto"]), ([], ["a=1"]), ([], ["b=1"]), ([], ["c=1"])]
     assert runner.compared[-1] == ([], ["a=1"], None)
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+@pytest.mark.parametrize(("nearly", "kept"), [(1.49, 4), (1.3, 16)])
+def test_of_microbatches_that_look_nearly_as_fast_the_smallest_is_judged_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_split: bool, nearly: float, kept: int
+) -> None:
+    values = {"train.microbatch": 8, "train.grad_accum_steps": 2}
+    given = load_settings(PLAIN).with_values(values, origin="x.yaml:1")
+    if is_split:
+        (option,) = (each for each in options_for(given, ())[1] if each.name == "split")
+        names = {n: f"train.microbatch={n} train.grad_accum_steps={16 // n}" for n in (2, 4, 16)}
+    else:
+        varied_by = options_of(["train.microbatch=2,4,16"], [], ["train.microbatch"], ("x",))
+        option = varied(varied_by[0], given)
+        names = {n: f"train.microbatch={n}" for n in (2, 4, 16)}
+    nothing_found = Diagnosis("balanced", Steps(9, 1, 0.1))
+    fixes = [value_of(option, text, nothing_found, None) for text in option.values]
+    assert {each.name for each in fixes} == {*names.values()}
+    runner = Runner({names[2]: 1.2, names[4]: nearly, names[16]: 1.5}, tmp_path)
+    ledger = ledger_of(runner, [fixes], monkeypatch)
+    assert ledger.kept == [names[kept]]
+    whys = {each.name: each.why for each in ledger.fixes}
+    assert ("its batch is smaller" in whys[names[16]]) == (kept == 4)
 
 
 class Unseeded(Runner):

@@ -273,8 +273,8 @@ class Campaign(ValueTrials):
         option, text = value.value
         best = self._ratio(self._ranked(option.key)[0])
         is_near = self._ratio(value) * NEARLY >= best
-        is_batch = option.known.scales == "samples" and text.isdigit()
-        return float(text) if is_batch and is_near else math.inf
+        batch = option.batch(text)
+        return batch if batch is not None and is_near else math.inf
 
     def _ratio(self, value: Fix) -> float:
         return self.screened[value.name].verdict.ratio or 0.0

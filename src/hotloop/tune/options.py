@@ -130,6 +130,10 @@ class Option:
         """What the ledger says below a value, beside its label."""
         return ""
 
+    def batch(self, value: str) -> int | None:
+        """Samples that go through the model at once with a value; `None`: it does not say."""
+        return int(value) if self.known.scales == "samples" and value.isdigit() else None
+
     def accepting(self, value: str) -> str:
         """What keeps it where it changes the training."""
         return f"--accept {self.key}"

@@ -58,6 +58,10 @@ class Words(Option):
         others = [each for each in command if _key(each) not in map(_key, value.split())]
         return (*others, *value.split()), dict(env)
 
+    def batch(self, value: str) -> int | None:
+        has = {_key(each): _value(each) for each in value.split()}
+        return int(has[MICROBATCH]) if MICROBATCH in has else None
+
     def accepting(self, value: str) -> str:
         return f"--vary {value} --accept {self.name}"
 

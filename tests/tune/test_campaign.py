@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
 from hotloop.core.settings import load_settings
 from hotloop.doctor.fix_stack import ERROR_ON_TOP
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import Costs
+from hotloop.hardware.limits import Machine
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult
+from hotloop.tune import settings
 from hotloop.tune.campaign import Campaign, other_speed
 from hotloop.tune.options import Known, options_of
 from hotloop.tune.runner import arm_name, value_of
@@ -64,6 +68,7 @@ class Runner:
         self.speeds, self.directory = speeds, tmp_path
         self.compared: list[tuple[list[str], list[str], int | None]] = []
         self.levels: list[Sequence[float] | None] = []
+        self.shown: dict[str, Any] = {}
         self.first_pairs: dict[str, Any] = {}
         """Of the first process that was timed with each value: it compiled."""
         self.costs_of: dict[str, Any] = {}
@@ -105,7 +110,7 @@ class Runner:
         return True
 
     def report(self, **changes: Any) -> None:
-        pass
+        self.shown |= changes
 
     def ledger(self, fixes: Any, kept: Any, together: Any, **rest: Any) -> Any:
         return SimpleNamespace(fixes=fixes, kept=kept, together=together and together.verdict)
@@ -206,6 +211,118 @@ def test_of_microbatches_that_look_nearly_as_fast_the_smallest_is_judged_first(
     assert ledger.kept == [names[kept]]
     whys = {each.name: each.why for each in ledger.fixes}
     assert ("its batch is smaller" in whys[names[16]]) == (kept == 4)
+
+
+FULL = "train.activation_checkpointing=full"
+SELECTIVE = "train.activation_checkpointing=selective"
+OFF = "train.activation_checkpointing=none"
+SPLITS = {n: f"train.microbatch={n} train.grad_accum_steps={16 // n}" for n in (1, 2, 4, 16)}
+
+
+class Small(Runner):
+    """A process with one of `fails` ends, in pairs for which `when` holds."""
+
+    def __init__(self, tmp_path: Path, fails: Sequence[str], said: str) -> None:
+        super().__init__(defaultdict(lambda: 1.5), tmp_path)
+        self.fails, self.said = fails, said
+        self.when = lambda now: True
+
+    def timed(
+        self, stacked: list[Fix], fixes: list[Fix], parity: Parity, **how: Any
+    ) -> SessionResult:
+        name = fixes[-1].name
+        if name in self.fails and self.when(how.get("pairs_now")):
+            arm, said = arm_name(name), self.said
+            raise CommandFailed(f"`{arm}` ended with exit code 4", do=said, returncode=4, arm=arm)
+        return super().timed(stacked, fixes, parity, **how)
+
+
+def of_config(values: dict[str, Any], vary: str, *flags: str) -> list[Fix]:
+    """Of a config of two microbatches of eight: other splits, or what is varied."""
+    values = {"train.microbatch": 8, "train.grad_accum_steps": 2, **values}
+    given = load_settings(PLAIN).with_values(values, origin="x.yaml:1").with_words(flags)
+    if vary:
+        accepted = ["train.microbatch"] if vary.startswith("train.microbatch") else []
+        option = varied(options_of([vary], [], accepted, ("x",))[0], given)
+    else:
+        (option,) = (each for each in options_for(given, ())[1] if each.name == "split")
+    nothing_found = Diagnosis("balanced", Steps(9, 1, 0.1))
+    return [value_of(option, text, nothing_found, None) for text in option.values]
+
+
+@pytest.mark.parametrize(
+    ("values", "vary", "flags", "fails", "statuses"),
+    [
+        (
+            {}, "", [], [SPLITS[16], f"{SPLITS[16]} {SELECTIVE}"],
+            {SPLITS[16]: "failed", f"{SPLITS[16]} {SELECTIVE}": "failed", f"{SPLITS[16]} {FULL}": "kept"},
+        ),
+        (
+            {"train.compile": "blocks"}, "", [], [SPLITS[16]],
+            {SPLITS[16]: "failed", f"{SPLITS[16]} {FULL}": "kept"},  # of a compiled block nothing is chosen
+        ),
+        (
+            {"train.activation_checkpointing": "selective"}, "", [], [SPLITS[16]],
+            {SPLITS[16]: "failed", f"{SPLITS[16]} {FULL}": "kept"},
+        ),
+        ({}, "", [OFF], [SPLITS[16]], {SPLITS[16]: "failed"}),  # which stays
+        (
+            {}, "train.microbatch=16", [], ["train.microbatch=16"],
+            {"train.microbatch=16": "failed", f"train.microbatch=16 {SELECTIVE}": "kept"},
+        ),
+        (
+            {"train.activation_checkpointing": "full"}, OFF, [], [OFF, f"{OFF} {SPLITS[4]}"],
+            {OFF: "failed", f"{OFF} {SPLITS[4]}": "failed", f"{OFF} {SPLITS[2]}": "kept"},
+        ),
+        (
+            {"train.activation_checkpointing": "full"}, OFF, ["train.grad_accum_steps=2"], [OFF],
+            {OFF: "failed"},
+        ),
+        ({}, "train.compile=true", [], ["train.compile=true"], {"train.compile=true": "failed"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_what_memory_is_too_small_for_is_tried_with_what_saves_some(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+    vary: str,
+    flags: list[str],
+    fails: list[str],
+    statuses: dict[str, str],
+    is_judged: bool,
+) -> None:
+    monkeypatch.setattr(settings, "machine_for", lambda settings: Machine("cpu", (), None, 4))
+    fixes = [each for each in of_config(values, vary, *flags) if vary or each.name == SPLITS[16]]
+    runner = Small(tmp_path, fails, "error: out of memory")
+    runner.when = lambda now: now != 2 or not is_judged
+    ledger = ledger_of(runner, [fixes], monkeypatch)
+    assert {each.name: each.status for each in ledger.fixes} == statuses
+    assert ledger.kept == [name for name, status in statuses.items() if status == "kept"]
+    shown = runner.shown["fixes"] if len(statuses) > 1 else (*statuses,)
+    assert shown == (*statuses,)
+
+
+def test_what_fails_otherwise_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = Small(tmp_path, [SPLITS[16]], "ValueError: no such batch")
+    ledger = ledger_of(runner, [of_config({}, "")], monkeypatch)
+    assert {each.name for each in ledger.fixes} == {SPLITS[2], SPLITS[4], SPLITS[16]}
+
+
+def test_a_smaller_microbatch_without_checkpointing_may_round_its_sums_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (value,) = of_config({"train.activation_checkpointing": "full"}, OFF)
+    option, text = value.value
+    assert option.parity_class == "bitwise"
+    beside, text = option.saving(text, ("train", "c.yaml", FULL))
+    assert (beside.parity_class, text) == ("reduction_order", f"{OFF} {SPLITS[4]}")
+    (value,) = of_config({}, "train.microbatch=16")
+    beside, text = value.value[0].saving(value.value[1], ("train", "c.yaml", SELECTIVE))
+    assert (beside.parity_class, text) == ("changes_training", f"train.microbatch=16 {FULL}")
+    assert beside.accepting(text) == "--vary train.microbatch=16 --accept train.microbatch"
 
 
 class Unseeded(Runner):

@@ -23,6 +23,7 @@ from dataclasses import replace
 from hotloop.core.errors import CommandFailed, first_line
 from hotloop.core.judgement import Diagnosis, Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.memory_use import is_for_memory
 from hotloop.doctor.budget import BudgetTooSmall, gain_per_second, num_losses, warn_of_little
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
@@ -52,7 +53,7 @@ from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.session import SessionResult
 from hotloop.tune.options import Option
-from hotloop.tune.runner import OptionRunner, arm_name
+from hotloop.tune.runner import WITHOUT, OptionRunner, arm_name
 
 OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwise on purpose")
 NO_TIME = "out of budget"
@@ -77,6 +78,8 @@ class ValueTrials(ABC):
         self.values = [value for each in rounds for value in each]
         self.tried: dict[str, TriedFix] = {}
         self.stack: list[Fix] = []
+        self._too_little_memory: set[str] = set()
+        """Names of those that failed for it."""
         self._comparisons: LossComparisons | None = None
 
     @staticmethod
@@ -127,6 +130,8 @@ class ValueTrials(ABC):
             if error.arm == BASELINE and not any(each.verdict for each in self.tried.values()):
                 raise
             self._tell(value, "failed", how_failed(error), do=error.do or "")
+            if error.arm not in (BASELINE, WITHOUT) and is_for_memory(error):
+                self._too_little_memory.add(value.name)
         tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
         self.runner.report(tried=tried, current=None, pair=None, process="")
 
@@ -199,8 +204,9 @@ class Campaign(ValueTrials):
         for values in self.rounds:
             now = self.runner.with_fixes("values", self.stack).command
             asked = [each for each in values if each.value[0].changes(each.value[1], now)]
-            for value in asked:
+            for value in tuple(asked):
                 self._caught(value, self._screen)
+                asked += self._with_less_memory(value)
             ranked = [each for each in self._ranked() if each in asked]
             for key in dict.fromkeys(each.value[0].key for each in ranked):
                 self._judge_option(key)
@@ -218,7 +224,7 @@ class Campaign(ValueTrials):
 
     def _screen(self, value: Fix) -> None:
         # What looks faster so far has to be proven, and confirmed, with what is left.
-        faster = [v for v in self._ranked() if self.tried[v.name].status == "undecided"]
+        faster = [*filter(self._is_undecided, self._ranked())]
         waiting = 2 * LOOKS[0] - FIRST_PAIRS if faster else 0
         losses = self._num_losses(faster[0]) if faster else 0.0
         # The first takes what is left: what is measured counts in a later call.
@@ -250,12 +256,33 @@ class Campaign(ValueTrials):
             return self._show(value, result)
         return self._tell(value, "undecided", f"so far {showed(result.verdict)}", result)
 
+    def _with_less_memory(self, value: Fix) -> list[Fix]:
+        """What was screened in place of a value that failed for memory: it beside one technique after the other that saves some."""
+        found: list[Fix] = []
+        while value.name in self._too_little_memory:
+            option, text = value.value
+            command = self.runner.with_fixes("values", self.stack).command
+            beside: tuple[Option, str] | None = option.saving(text, command)
+            if beside is None or beside[0].label(beside[1]) in (v.name for v in self.values):
+                break
+            parity = beside[0].parity_class or "changes_training"
+            name = beside[0].label(beside[1])
+            technique = replace(value.technique, name=name, parity_class=parity)
+            smaller = replace(value, technique=technique, value=beside)
+            self.values.insert(self.values.index(value) + 1, smaller)
+            self.runner.report(fixes=tuple(each.name for each in self.values))
+            self._caught(smaller, self._screen)
+            found.append(smaller)
+            value = smaller
+        return found
+
     def _judge_option(self, key: str) -> None:
-        ours = [v for v in self._ranked(key) if self.tried[v.name].status == "undecided"]
+        ours = [*filter(self._is_undecided, self._ranked(key))]
         ours.sort(key=self._too_large)
         for number, value in enumerate(ours):
             kept = [each.name for each in self.stack if each.value[0].key == key]
-            if kept or number >= MOST_JUDGED:
+            fitting = [v for v in ours[:number] if v.name not in self._too_little_memory]
+            if kept or len(fitting) >= MOST_JUDGED:
                 screened, faster = self.screened[value.name], [*kept, ours[0].name][0]
                 looked = "faster"
                 if self._ratio(value) > (self.screened[faster].verdict.ratio or 0.0):
@@ -264,9 +291,14 @@ class Campaign(ValueTrials):
                 self._tell(value, "stopped", why, screened)
                 continue
             self._caught(value, self._judge)
+            others = self._with_less_memory(value)
+            ours[number + 1 : number + 1] = [v for v in others if self._is_undecided(v)]
             if self.tried[value.name].status == "kept":
                 self.stack.append(value)
                 self.runner.must_confirm = True
+
+    def _is_undecided(self, value: Fix) -> bool:
+        return self.tried[value.name].status == "undecided"
 
     def _too_large(self, value: Fix) -> float:
         """Sorts the smallest batch that looked nearly as fast as the best first: a larger one takes more memory."""

@@ -134,6 +134,13 @@ class Option:
         """Samples that go through the model at once with a value; `None`: it does not say."""
         return int(value) if self.known.scales == "samples" and value.isdigit() else None
 
+    def saving(self, value: str, command: Sequence[str]) -> tuple[Option, str] | None:
+        """A value that memory was too small for, with the next technique that saves some beside it; `None`: nobody knows one.
+
+        command: what it is put into.
+        """
+        return None
+
     def accepting(self, value: str) -> str:
         """What keeps it where it changes the training."""
         return f"--accept {self.key}"

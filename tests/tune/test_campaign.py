@@ -17,9 +17,11 @@ from hotloop.core.settings import load_settings
 from hotloop.doctor.fix_stack import ERROR_ON_TOP
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import Costs
+from hotloop.doctor.trial_runner import OutOfBudget
 from hotloop.hardware.limits import Machine
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
+from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.session import SessionResult
 from hotloop.tune import settings
 from hotloop.tune.campaign import Campaign, other_speed
@@ -69,6 +71,9 @@ class Runner:
         self.compared: list[tuple[list[str], list[str], int | None]] = []
         self.levels: list[Sequence[float] | None] = []
         self.shown: dict[str, Any] = {}
+        self.soaked: list[tuple[tuple[str, ...], int]] = []
+        self.soak: CommandFailed | None = None
+        """How that ends."""
         self.first_pairs: dict[str, Any] = {}
         """Of the first process that was timed with each value: it compiled."""
         self.costs_of: dict[str, Any] = {}
@@ -103,6 +108,11 @@ class Runner:
         self.first_pairs.setdefault(fixes[-1].name, pair)
         return SessionResult(found, (pair,), (), self.directory)
 
+    def losses_of(self, arm: Arm, steps: int) -> Any:
+        self.soaked.append((arm.command, steps))
+        if self.soak is not None:
+            raise self.soak
+
     def needed_s(self, *pairs: Any, **how: Any) -> float:
         return 1.0
 
@@ -113,7 +123,8 @@ class Runner:
         self.shown |= changes
 
     def ledger(self, fixes: Any, kept: Any, together: Any, **rest: Any) -> Any:
-        return SimpleNamespace(fixes=fixes, kept=kept, together=together and together.verdict)
+        together = together and together.verdict
+        return SimpleNamespace(fixes=fixes, kept=kept, together=together, **rest)
 
 
 SAME = Parity("same", "bitwise", reason="")
@@ -151,9 +162,10 @@ def ledger_of(runner: Runner, rounds: list[list[Fix]], monkeypatch: pytest.Monke
     monkeypatch.setattr("hotloop.tune.campaign.num_losses", lambda runner, value: 3.0)
     monkeypatch.setattr("hotloop.tune.campaign.with_costs", with_costs)
     monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
-    monkeypatch.setattr(runner, "costs", SimpleNamespace(pair_s=lambda plan: 1.0), raising=False)
+    costs = SimpleNamespace(pair_s=lambda plan: 1.0, process_s=lambda steps: 1.0 * steps)
+    monkeypatch.setattr(runner, "costs", costs, raising=False)
     monkeypatch.setattr(runner, "plan", None, raising=False)
-    return Campaign(runner, rounds, lambda budget: "").all()  # type: ignore[arg-type]
+    return Campaign(runner, rounds, "--budget {}".format).all()  # type: ignore[arg-type]
 
 
 def test_single_settings_are_tried_on_top_of_what_auto_brought(
@@ -323,6 +335,102 @@ def test_a_smaller_microbatch_without_checkpointing_may_round_its_sums_otherwise
     beside, text = value.value[0].saving(value.value[1], ("train", "c.yaml", SELECTIVE))
     assert (beside.parity_class, text) == ("changes_training", f"train.microbatch=16 {FULL}")
     assert beside.accepting(text) == "--vary train.microbatch=16 --accept train.microbatch"
+
+
+def ended(how: str, returncode: int) -> CommandFailed:
+    what = f"the losses of `soak`: `soak` {how}"
+    return CommandFailed(what, do="error: out of memory", returncode=returncode, arm="soak")
+
+
+SHORT = {"train.steps": 20, "schedule.warmup_steps": 5}
+SOAKED = "40 steps with an evaluation and a save"
+
+
+@pytest.mark.parametrize(
+    ("values", "vary", "name", "said"),
+    [
+        ({}, "", SPLITS[16], SOAKED),
+        ({}, "train.microbatch=16", "train.microbatch=16", SOAKED),
+        ({"eval.every_steps": 0, **SHORT}, "", SPLITS[16], "20 steps with a save"),
+        ({}, "", SPLITS[4], None),
+        ({}, "train.microbatch=4", "train.microbatch=4", None),
+        ({"train.activation_checkpointing": "full"}, OFF, OFF, SOAKED),
+        ({"train.activation_checkpointing": "full"}, SELECTIVE, SELECTIVE, SOAKED),
+        ({"train.activation_checkpointing": "selective"}, FULL, FULL, None),
+        ({}, FULL, FULL, None),
+        ({}, "train.compile=true", "train.compile=true", None),
+    ],
+)
+def test_what_takes_more_memory_is_soaked_before_it_is_believed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+    vary: str,
+    name: str,
+    said: str | None,
+) -> None:
+    runner = Small(tmp_path, (), "")
+    fixes = [each for each in of_config(values, vary) if each.name == name]
+    ledger = ledger_of(runner, [[], fixes], monkeypatch)
+    assert (ledger.kept, ledger.soaked) == ([name], said)
+    assert ledger.fixes[0].why.endswith(f"; soaked ({said})") == (said is not None)
+    ((command, steps),) = runner.soaked or [((), 0)]
+    if said is None:
+        assert command == ()
+    else:
+        evaluates = {"eval.every_steps=20"} if "evaluation" in said else set()
+        assert steps == int(said.split()[0])
+        assert {*command[2:]} == {*name.split(), f"checkpoint.every_steps={steps // 4}", *evaluates}
+
+
+@pytest.mark.parametrize("returncode", [4, -9, 1])
+def test_of_what_fails_its_soak_nothing_is_kept_and_the_rest_is_confirmed_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returncode: int
+) -> None:
+    runner = Small(tmp_path, (), "")
+    runner.soak = ended("ended with exit code 4: it ran out of memory", returncode)
+    larger = [each for each in of_config({}, "") if each.name == SPLITS[16]]
+    compiled = of_config({}, "train.compile=true")
+    (pinned,) = of_config({}, "train.num_threads=1")
+    ledger = ledger_of(runner, [compiled, [*larger, pinned]], monkeypatch)
+    assert ledger.kept == ["train.compile=true", "train.num_threads=1"]
+    assert ledger.soaked is None
+    why = f"faster, and learns the same, but the soak failed ({SOAKED}): ended with exit code 4: it ran out of memory: error: out of memory"
+    failed = next(each for each in ledger.fixes if each.name == SPLITS[16])
+    assert (failed.status, failed.why.partition(": ")[2]) == ("rejected", why)
+    assert SPLITS[16] in runner.compared[-2][1]
+    assert runner.compared[-1][:2] == ([], ledger.kept)  # on pairs of its own
+
+
+def test_a_soak_that_the_budget_does_not_hold_is_told_with_the_command_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = [each for each in of_config({}, "") if each.name == SPLITS[16]]
+    runner = Small(tmp_path, (), "")
+    runner.soak = OutOfBudget("out of budget", returncode=TIMED_OUT, arm="soak")
+    ledger = ledger_of(runner, [[], larger], monkeypatch)
+    assert (ledger.kept, ledger.soaked) == ([SPLITS[16]], None)
+    assert ledger.fixes[0].why.endswith(
+        f"; not soaked: out of budget, and {SOAKED} take about 40 s"
+    )
+    assert ledger.continue_with == "--budget 50s"
+
+    runner.soak = ended("was ended: it had not finished after 60 s", TIMED_OUT)
+    ledger = ledger_of(runner, [[], larger], monkeypatch)
+    assert (ledger.kept, ledger.soaked, ledger.continue_with) == ([SPLITS[16]], None, None)
+    assert "; not soaked: was ended: it had not finished after 60 s" in ledger.fixes[0].why
+
+
+def test_time_for_the_soak_of_what_is_kept_is_left_by_what_is_tried_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    larger = [each for each in of_config({}, "") if each.name == SPLITS[16]]
+    runner = Small(tmp_path, (), "")
+    monkeypatch.setattr(runner, "pays_for", lambda seconds: asked.append(seconds) or True)
+    ledger_of(runner, [larger, of_config({}, "train.num_threads=1")], monkeypatch)
+    # The first pairs of each, of the second its losses and pairs as well, and of the whole, after which it comes.
+    assert asked == [1.0, 41.0, 41.0, 41.0, 1.0]
 
 
 class Unseeded(Runner):

@@ -61,13 +61,12 @@ def refuses_memory(text: str) -> bool:
 
 REFUSED = "this process may use"
 """What a training says whose model alone is too large, before it begins."""
-KILLED = -9
 
 
 def is_for_memory(error: CommandFailed) -> bool:
     """Whether a training ended because its memory was too small."""
     said = f"{error.what} {error.do}"
-    return refuses_memory(said) or REFUSED in said or error.returncode in (KILLED, 128 - KILLED)
+    return refuses_memory(said) or REFUSED in said or error.returncode in (-9, 137)
 
 
 def memory_refusal(error: BaseException | None) -> BaseException | None:

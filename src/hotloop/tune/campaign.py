@@ -51,6 +51,7 @@ from hotloop.doctor.trial_runner import BASELINE, OutOfBudget
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.session import SessionResult
 from hotloop.tune.options import Option
 from hotloop.tune.runner import WITHOUT, OptionRunner, arm_name
@@ -190,6 +191,8 @@ class Campaign(ValueTrials):
         """Names of those whose losses were compared."""
         self._on_top: set[str] = set()
         """Names of those that were screened on top of others."""
+        self._came_through: str | None = None
+        """What all that is kept was soaked with."""
         self._proof: SessionResult | None = None
         """Of a value that was kept first, against the command as given."""
 
@@ -211,6 +214,8 @@ class Campaign(ValueTrials):
             for key in dict.fromkeys(each.value[0].key for each in ranked):
                 self._judge_option(key)
         together = self._confirmed()
+        if not self._soaked():
+            together = self._confirmed()
         for key in dict.fromkeys(value.value[0].key for value in self._ranked()):
             shown = [v for v in self._ranked(key) if self.tried[v.name].status == "what_if"]
             if shown and self._pays(LOOKS[0], arm_name(shown[0].name)):
@@ -263,10 +268,10 @@ class Campaign(ValueTrials):
             option, text = value.value
             command = self.runner.with_fixes("values", self.stack).command
             beside: tuple[Option, str] | None = option.saving(text, command)
-            if beside is None or beside[0].label(beside[1]) in (v.name for v in self.values):
+            name = "" if beside is None else beside[0].label(beside[1])
+            if beside is None or name in (each.name for each in self.values):
                 break
             parity = beside[0].parity_class or "changes_training"
-            name = beside[0].label(beside[1])
             technique = replace(value.technique, name=name, parity_class=parity)
             smaller = replace(value, technique=technique, value=beside)
             self.values.insert(self.values.index(value) + 1, smaller)
@@ -335,7 +340,10 @@ class Campaign(ValueTrials):
             return self._tell(value, "rejected", f"it {learns}: {parity.reason}", alone)
         # Beside something truly faster, fresh pairs of the whole cannot show that another does nothing.
         alpha = divided_levels(LOOKS, self._num_on_top(), ERROR_ON_TOP) if self.stack else None
-        result = runner.timed(self.stack, [*self.stack, value], parity, alpha=alpha)
+        follows_s = self._soak_s()
+        result = runner.timed(
+            self.stack, [*self.stack, value], parity, alpha=alpha, follows_s=follows_s
+        )
         verdict = replace(result.verdict, parity=longer(parity, result))
         result = replace(result, verdict=verdict)
         if not self.stack:
@@ -432,13 +440,51 @@ class Campaign(ValueTrials):
         self.stack = []
         return result
 
+    def _soaked(self) -> bool:
+        """Run what is kept once with an evaluation and a save, where it takes more memory than as given; whether all of it stays."""
+        needing = [value for value in self.stack if value.value[0].soak(value.value[1])]
+        if not needing:
+            return True
+        option, text = needing[0].value
+        soak, arm = option.soak(text), self.runner.with_fixes("soak", self.stack)
+        command, env = option.applied(arm.command, arm.env, soak.words)
+        status: Status = "kept"
+        why = f"; soaked ({soak.said})"
+        try:
+            self.runner.losses_of(replace(arm, command=command, env=env), soak.steps)
+            self._came_through = soak.said
+        except OutOfBudget:
+            self.runner.unpaid_s = max(self.runner.unpaid_s, self._soak_s())
+            why = f"; not soaked: {NO_TIME}, and {soak.said} take about {self._soak_s():.0f} s"
+        except CommandFailed as error:
+            why = f"; not soaked: {how_failed(error)}"
+            if error.returncode != TIMED_OUT:
+                status = "rejected"
+                why = f", but the soak failed ({soak.said}): {how_failed(error)}"
+                self.stack = [value for value in self.stack if value not in needing]
+        for value in needing:
+            entry = self.tried[value.name]
+            self.tried[value.name] = replace(entry, status=status, why=f"{entry.why}{why}")
+        return status == "kept"
+
+    def _soak_s(self) -> float:
+        """Seconds of that process; 0 where there is none."""
+        soaks = [soak for v in self.stack if (soak := v.value[0].soak(v.value[1]))]
+        return self.runner.costs.process_s(soaks[0].steps) if soaks else 0.0
+
+    def _needed_s(self, pairs: int, name: str, losses: float = 0.0) -> float:
+        soak_s = self._soak_s() if self.runner.must_confirm else 0.0
+        return super()._needed_s(pairs, name, losses) + soak_s
+
     def _ledger(self, together: SessionResult | None) -> Ledger:
         runner, final = self.runner, self.runner.with_fixes("final", self.stack)
         variables = {each.value[0].name for each in self.stack} & final.env.keys()
         words = [f"{name}={shlex.quote(final.env[name])}" for name in sorted(variables)]
         fixes = [self.tried[value.name] for value in self.values if value.name in self.tried]
-        unpaid = [each for each in fixes if NO_TIME in each.why]
-        pairs = FIRST_PAIRS * sum(each.verdict is None for each in unpaid) + 2 * LOOKS[0]
+        open_ = [each for each in fixes if NO_TIME in each.why]
+        unpaid = [each for each in open_ if each.status != "kept"]  # else only its soak is
+        pairs = FIRST_PAIRS * sum(each.verdict is None for each in unpaid)
+        pairs += 2 * LOOKS[0] if unpaid else 0
         # What looks faster first: with that the next call proves it, or makes the pairs up to its next look.
         faster = [e.name for e in unpaid if e.verdict and (looks_faster(e.verdict) or _looked(e))]
         open_s = [self.proof_s(value) for value in self.values if value.name in faster]
@@ -450,8 +496,9 @@ class Campaign(ValueTrials):
             fixes,
             [each.name for each in self.stack],
             together,
+            soaked=self._came_through if self.stack else None,
             not_comparable=self._comparisons.not_comparable if self._comparisons else None,
-            continue_with=self.again(budget_text(more_s)) if unpaid else None,
+            continue_with=self.again(budget_text(more_s)) if open_ else None,
             run_with=" ".join([*words, shlex.join(final.command)]),
         )
 

@@ -34,6 +34,15 @@ class Known(NamedTuple):
     """`samples` or `tokens`: a step has as many times more of them as the value is larger."""
 
 
+class Soak(NamedTuple):
+    """What is run once before a value that takes more memory is believed."""
+
+    words: str
+    """Beside all that is kept."""
+    steps: int
+    said: str
+
+
 WORKERS = ("loader_workers",)
 COMPILED = ("compile", "fused_optimizer", "channels_last", "attention")
 # fmt: off
@@ -139,6 +148,10 @@ class Option:
 
         command: what it is put into.
         """
+        return None
+
+    def soak(self, value: str) -> Soak | None:
+        """For a value with which a command takes more memory than as given; `None`: it is not known to."""
         return None
 
     def accepting(self, value: str) -> str:

@@ -21,7 +21,7 @@ from hotloop.optimizations.chunked_loss import known_vocabulary
 from hotloop.optimizations.optimization import Optimization
 from hotloop.report.ledger import ratio_words
 from hotloop.trial.arm import Arm
-from hotloop.tune.options import AUTO, CLASSES, Known, Option
+from hotloop.tune.options import AUTO, CLASSES, Known, Option, Soak
 from hotloop.tune.shapes import nearby_shapes
 
 NOT_SENT = ("logging.wandb=false", "logging.mlflow=false", "checkpoint.upload=null")
@@ -33,6 +33,7 @@ OF_SEVERAL = "train.gradient_compression"
 LAST = ("thread_binding",)
 """Techniques that seldom bring anything: tried with what the others leave of the budget."""
 MOST_SPLITS = 3
+SOAK_STEPS = 40
 FREE = ("data.prefetch", "eval.", "checkpoint.", "logging.")
 """Settings that change nothing of what is learnt."""
 
@@ -90,6 +91,25 @@ class Words(Option):
         ways = ["selective", "full"] if self.name in (SPLIT, MICROBATCH) else []
         done = ways.index(now[CHECKPOINTING]) + 1 if now[CHECKPOINTING] in ways else 0
         return [_word(CHECKPOINTING, each) for each in ways[done:]]
+
+    def soak(self, value: str) -> Soak | None:
+        if self.settings is None:
+            return None
+        has, config = {_key(each): _value(each) for each in value.split()}, self.settings.config
+        given = self.as_given[CHECKPOINTING]
+        is_less = given not in ("none", AUTO) and has.get(CHECKPOINTING) not in (
+            None,
+            given,
+            "full",
+        )
+        if (self.batch(value) or 0) <= config.train.microbatch and not is_less:
+            return None
+        steps = min(SOAK_STEPS, config.train.steps)
+        words, said = [f"checkpoint.every_steps={max(steps // 4, 1)}"], "a save"
+        if config.eval.every_steps:
+            words.append(f"eval.every_steps={max(steps // 2, 1)}")
+            said = f"an evaluation and {said}"
+        return Soak(" ".join(words), steps, f"{steps} steps with {said}")
 
     def accepting(self, value: str) -> str:
         return f"--vary {value.split()[0]} --accept {self.name}"
@@ -240,7 +260,10 @@ def tuned(settings: Settings, ledger: Ledger, evidence: Path) -> Settings:
     if ledger.together is None:
         return resolved
     values = resolved.config.flat()
-    origin = f"tuned: {ratio_words(ledger.together)} with all that is, {evidence}/ledger.json"
+    soaked = "" if ledger.soaked is None else f", soaked ({ledger.soaked})"
+    origin = (
+        f"tuned: {ratio_words(ledger.together)} with all that is{soaked}, {evidence}/ledger.json"
+    )
     return resolved.with_values({_key(word): values[_key(word)] for word in words}, origin=origin)
 
 

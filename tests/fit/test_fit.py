@@ -9,9 +9,10 @@ import pytest
 
 from hotloop.cli.main import run
 from hotloop.core.errors import CommandFailed, ExitCode, UsageError
+from hotloop.core.memory_use import is_for_memory
 from hotloop.core.progress import silent
 from hotloop.core.settings import load_settings
-from hotloop.fit.processes import Processes, is_for_memory
+from hotloop.fit.processes import Processes
 from hotloop.fit.program import splits
 from hotloop.fit.proof import _spread
 from hotloop.hardware.gpus import known_gpu, machine_with

@@ -56,7 +56,8 @@ def test_answer_comes_first_and_every_fix_has_its_line() -> None:
 
 def test_budget_that_ended_before_anything_was_proven_is_the_answer() -> None:
     begun = ledger(TriedFix("fused", True, "stopped", "out of budget", verdict=VERDICT))
-    assert ledger_answer(begun) == "No fix was tried."
+    assert ledger_answer(begun) == "1 fix tested, none proven faster."
+    assert ledger_answer(ledger(replace(begun.fixes[0], verdict=None))) == "No fix was tried."
     goes_on = replace(begun, continue_with="hotloop doctor --budget 4m")
     assert ledger_answer(goes_on) == "No fix is proven yet: the budget ended first."
 

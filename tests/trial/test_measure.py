@@ -11,6 +11,7 @@ import torch
 
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.measurement import Measurement, Plan
+from hotloop.core.memory_use import is_for_memory
 from hotloop.core.step import StepRecord
 from hotloop.hardware.environment import read_host
 from hotloop.trial.arm import Arm, refuse_missing
@@ -136,6 +137,22 @@ def test_failing_command_shows_its_code_and_the_end_of_its_log(
     assert caught.value.returncode == 3
     assert "no data here" in str(caught.value)
     assert caught.value.where == str(tmp_path / "trial" / "log.txt")
+
+
+@pytest.mark.parametrize(
+    ("first", "is_told"),
+    [("error: out of memory", True), ("a batch: out of memory, so a smaller one", False)],
+)
+def test_a_trainer_that_says_at_length_where_its_memory_went_ran_out_of_it(
+    tmp_path: Path, first: str, is_told: bool
+) -> None:
+    words = "\n".join([first, *(f"  owner {number}: 1 MB" for number in range(30))])
+    command = (sys.executable, "-c", f"print({words!r}); raise SystemExit(4)")
+    with pytest.raises(CommandFailed) as failed:
+        run(Arm("plain", command, "wall"), tmp_path)
+    ends = "`plain` ended with exit code 4"
+    assert failed.value.what == ends + ": it ran out of memory" * is_told
+    assert is_for_memory(failed.value) == is_told
 
 
 def test_own_trainer_writes_its_run_where_it_is_told(

@@ -19,7 +19,7 @@ from simulated_trials import process, storage_below
 
 from hotloop.core.child import ROUNDING_NOISE
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Diagnosis, Steps
+from hotloop.core.judgement import Diagnosis, Finding, Steps
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor import starting_point, trial_runner
@@ -31,6 +31,7 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, store_measurement
 from hotloop.trial.process import TIMED_OUT
 from hotloop.tune import program
+from hotloop.tune.campaign import Campaign
 from hotloop.tune.options import options_of
 
 STEP_S, START_S, SEEN_STEPS = 0.9, 6.0, 34
@@ -54,10 +55,15 @@ class Machine:
         """Times as fast as else are the first of the pairs that confirm."""
         self.choosing: Sequence[float] = ()
         """The same of the other pairs."""
+        self.fails: Callable[[Arm, Path], str] = lambda arm, place: ""
+        """What a process says that ends at once; nothing of one that runs."""
 
     def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
         if place in self.finished:
             return self.finished[place]
+        if said := self.fails(arm, place):
+            what = f"`{arm.name}` ended with exit code 1"
+            raise CommandFailed(what, do=said, returncode=1, arm=arm.name)
         value, is_noisy = arm.command[-1].removeprefix("--fast="), ROUNDING_NOISE in arm.env
         is_fast, speed = value != "0", self.speeds.get(value, 1.0)
         is_fresh = place.parent.name.startswith("together-")
@@ -98,22 +104,30 @@ def tuning(
     store_measurement(directory / MEASUREMENT_FILE, seen)
 
     def run(
-        machine: Machine, budget_s: float, values: str = "1", said: list[str] | None = None
+        machine: Machine,
+        budget_s: float,
+        values: str = "1",
+        said: list[str] | None = None,
+        vary: Sequence[str] = (),
+        findings: Sequence[Finding] = (),
+        **rest: Any,
     ) -> Ledger:
         monkeypatch.setattr(session, "trial", machine)
         monkeypatch.setattr(trial_runner, "trial", machine)
         clock = SimpleNamespace(monotonic=lambda: machine.now)
         monkeypatch.setattr(trial_runner, "time", clock)
         command = (sys.executable, "train.py", "--fast=0")
-        options = options_of([f"--fast={values}"], ["fast=reduction_order"], [], command)
+        vary = [f"--fast={values}", *vary]
+        options = options_of(vary, ["fast=reduction_order"], [], command)
         examined = SimpleNamespace(
             directory=directory,
             run=SimpleNamespace(command=command, workdir=str(work)),
-            diagnosis=Diagnosis("balanced", Steps(9, 1, 0.1)),
+            diagnosis=Diagnosis("balanced", Steps(9, 1, 0.1), findings=tuple(findings)),
         )
         again = "hotloop tune --budget {}".format
         warn = [].append if said is None else said.append
-        return program.tune(examined, [options], again, budget_s=budget_s, warn=warn)  # type: ignore[arg-type]
+        how = {"budget_s": budget_s, "warn": warn, **rest}
+        return program.tune(examined, [options], again, **how)  # type: ignore[arg-type]
 
     return run
 
@@ -197,6 +211,34 @@ def test_a_confirmation_that_the_budget_ended_is_said_to_be_open_and_taken_up_ag
     assert len(machine.begun) == made
 
 
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_failure_of_the_command_as_given_says_nothing_of_what_it_confirms(
+    tuning: Tuning, is_given: bool
+) -> None:
+    machine = Machine()
+    failed: list[str] = []
+
+    def fails(arm: Arm, place: Path) -> str:
+        if not place.parent.name.startswith("together-") or failed:
+            return ""
+        if (arm.name == "baseline") != is_given:
+            return ""
+        failed.append(arm.name)
+        return "RuntimeError: its port is in use"
+
+    machine.fails = fails
+    ledger = tuning(machine, 3000.0, "1,2")
+    fix = ledger.fixes[0]
+    assert failed
+    assert (ledger.kept, ledger.together) == ((), None)
+    assert fix.status == ("stopped" if is_given else "rejected")
+    why = "ended with exit code 1: RuntimeError: its port is in use"
+    beside = f"not confirmed yet: the command as given failed beside it: {why}"
+    assert fix.why.endswith(beside if is_given else f"together it failed: {why}")
+    assert ledger_answer(ledger) == "2 values tested, none proven faster."
+    assert tuning(machine, 3000.0, "1,2").kept == ("--fast=1",)
+
+
 def test_a_confirmation_with_all_its_pairs_that_shows_nothing_is_no_matter_of_time(
     tuning: Tuning,
 ) -> None:
@@ -242,3 +284,38 @@ def test_a_value_that_waits_for_the_proof_of_another_is_told_why(tuning: Tuning)
     assert found is not None
     assert int(found[1]) > int(found[2]) > 100
     assert seconds_of(ledger.continue_with) >= int(found[1])
+
+
+@pytest.mark.parametrize(
+    ("compiling", "feeding", "order"),
+    [
+        (1.4, 1.3, ["--num-workers=2", "--compile on"]),  # which takes 30 s more for its trial
+        (1.6, 1.3, ["--compile on", "--num-workers=2"]),
+        (1.0, 1.1, ["--num-workers=2"]),
+    ],
+)
+def test_what_promises_most_for_the_time_of_its_trial_comes_first(
+    tuning: Tuning, compiling: float, feeding: float, order: list[str]
+) -> None:
+    found = [
+        Finding(code, code, gain)
+        for code, gain in (("HL302", compiling), ("HL101", feeding))
+        if gain > 1
+    ]
+    vary = ["--compile", "--pin-memory", "--num-workers=2"]
+    orders = []
+
+    class First(Campaign):
+        def all(self) -> Ledger:
+            orders.append([each.name for each in self.values])
+            raise InterruptedError
+
+    for _ in range(2):  # its steps are known by then
+        with pytest.raises(InterruptedError):
+            tuning(Machine(), 900.0, vary=vary, findings=found, campaign=First)
+    first, again = orders
+    assert first[: len(order)] == order
+    # What nothing asks for stays as it was given.
+    rest = [each for each in ("--fast=1", "--compile on", "--pin-memory on") if each not in order]
+    assert first[len(order) :] == rest
+    assert again == first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +11,25 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
+from hotloop.core.settings import load_settings
 from hotloop.doctor.fix_stack import ERROR_ON_TOP
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import Costs
+from hotloop.doctor.trial_runner import OutOfBudget
+from hotloop.hardware.limits import Machine
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
+from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.session import SessionResult
+from hotloop.tune import settings
 from hotloop.tune.campaign import Campaign, other_speed
 from hotloop.tune.options import Known, options_of
 from hotloop.tune.runner import arm_name, value_of
-from hotloop.tune.settings import Words
+from hotloop.tune.settings import Words, options_for, varied
+
+PLAIN = Path(__file__).parents[2] / "configs/quickstart-plain.yaml"
 
 
 def verdict(seconds: float | None) -> Verdict:
@@ -61,6 +70,10 @@ class Runner:
         self.speeds, self.directory = speeds, tmp_path
         self.compared: list[tuple[list[str], list[str], int | None]] = []
         self.levels: list[Sequence[float] | None] = []
+        self.shown: dict[str, Any] = {}
+        self.soaked: list[tuple[tuple[str, ...], int]] = []
+        self.soak: CommandFailed | None = None
+        """How that ends."""
         self.first_pairs: dict[str, Any] = {}
         """Of the first process that was timed with each value: it compiled."""
         self.costs_of: dict[str, Any] = {}
@@ -95,6 +108,11 @@ class Runner:
         self.first_pairs.setdefault(fixes[-1].name, pair)
         return SessionResult(found, (pair,), (), self.directory)
 
+    def losses_of(self, arm: Arm, steps: int) -> Any:
+        self.soaked.append((arm.command, steps))
+        if self.soak is not None:
+            raise self.soak
+
     def needed_s(self, *pairs: Any, **how: Any) -> float:
         return 1.0
 
@@ -105,10 +123,11 @@ class Runner:
         return True
 
     def report(self, **changes: Any) -> None:
-        pass
+        self.shown |= changes
 
     def ledger(self, fixes: Any, kept: Any, together: Any, **rest: Any) -> Any:
-        return SimpleNamespace(fixes=fixes, kept=kept, together=together and together.verdict)
+        together = together and together.verdict
+        return SimpleNamespace(fixes=fixes, kept=kept, together=together, **rest)
 
 
 SAME = Parity("same", "bitwise", reason="")
@@ -126,6 +145,17 @@ def tried(
             value_of(option, text, Diagnosis("balanced", Steps(9, 1, 0.1)), None) for text in texts
         ]
 
+    runner = Runner({each.replace("_", "="): speed for each, speed in speeds.items()}, tmp_path)
+    rest = [
+        *values("a", "a=0", "a=1"),
+        *values("b", "b=0", "b=1"),
+        *values("c", "c=0", "c=1", *more),
+    ]
+    return runner, ledger_of(runner, [values("auto", "a=1 b=1"), rest], monkeypatch)
+
+
+def ledger_of(runner: Runner, rounds: list[list[Fix]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Every value learns the same."""
     monkeypatch.setattr(Campaign, "_parity", lambda self, asked: SAME)
 
     def with_costs(runner: Any, value: Fix, entry: Any, result: SessionResult) -> Any:
@@ -135,16 +165,10 @@ def tried(
     monkeypatch.setattr("hotloop.tune.campaign.num_losses", lambda runner, value: 3.0)
     monkeypatch.setattr("hotloop.tune.campaign.with_costs", with_costs)
     monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
-    runner = Runner({each.replace("_", "="): speed for each, speed in speeds.items()}, tmp_path)
-    rest = [
-        *values("a", "a=0", "a=1"),
-        *values("b", "b=0", "b=1"),
-        *values("c", "c=0", "c=1", *more),
-    ]
-    campaign = Campaign(runner, [values("auto", "a=1 b=1"), rest], lambda budget: "")  # type: ignore[arg-type]
-    monkeypatch.setattr(runner, "costs", SimpleNamespace(pair_s=lambda plan: 1.0), raising=False)
+    costs = SimpleNamespace(pair_s=lambda plan: 1.0, process_s=lambda steps: 1.0 * steps)
+    monkeypatch.setattr(runner, "costs", costs, raising=False)
     monkeypatch.setattr(runner, "plan", None, raising=False)
-    return runner, campaign.all()
+    return Campaign(runner, rounds, "--budget {}".format).all()  # type: ignore[arg-type]
 
 
 def test_single_settings_are_tried_on_top_of_what_auto_brought(
@@ -178,6 +202,238 @@ def test_where_auto_brings_nothing_single_settings_are_tried_alone(
     screened = [(stacked, new) for stacked, new, now in runner.compared if now == 2]
     assert screened == [([], ["auto"]), ([], ["a=1"]), ([], ["b=1"]), ([], ["c=1"])]
     assert runner.compared[-1] == ([], ["a=1"], None)
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+@pytest.mark.parametrize(("nearly", "kept"), [(1.49, 4), (1.3, 16)])
+def test_of_microbatches_that_look_nearly_as_fast_the_smallest_is_judged_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_split: bool, nearly: float, kept: int
+) -> None:
+    values = {"train.microbatch": 8, "train.grad_accum_steps": 2}
+    given = load_settings(PLAIN).with_values(values, origin="x.yaml:1")
+    if is_split:
+        (option,) = (each for each in options_for(given, ())[1] if each.name == "split")
+        names = {n: f"train.microbatch={n} train.grad_accum_steps={16 // n}" for n in (2, 4, 16)}
+    else:
+        varied_by = options_of(["train.microbatch=2,4,16"], [], ["train.microbatch"], ("x",))
+        option = varied(varied_by[0], given)
+        names = {n: f"train.microbatch={n}" for n in (2, 4, 16)}
+    nothing_found = Diagnosis("balanced", Steps(9, 1, 0.1))
+    fixes = [value_of(option, text, nothing_found, None) for text in option.values]
+    assert {each.name for each in fixes} == {*names.values()}
+    runner = Runner({names[2]: 1.2, names[4]: nearly, names[16]: 1.5}, tmp_path)
+    ledger = ledger_of(runner, [fixes], monkeypatch)
+    assert ledger.kept == [names[kept]]
+    whys = {each.name: each.why for each in ledger.fixes}
+    assert ("its batch is smaller" in whys[names[16]]) == (kept == 4)
+
+
+FULL = "train.activation_checkpointing=full"
+SELECTIVE = "train.activation_checkpointing=selective"
+OFF = "train.activation_checkpointing=none"
+SPLITS = {n: f"train.microbatch={n} train.grad_accum_steps={16 // n}" for n in (1, 2, 4, 16)}
+
+
+class Small(Runner):
+    """A process with one of `fails` ends, in pairs for which `when` holds."""
+
+    def __init__(self, tmp_path: Path, fails: Sequence[str], said: str) -> None:
+        super().__init__(defaultdict(lambda: 1.5), tmp_path)
+        self.fails, self.said = fails, said
+        self.when = lambda now: True
+
+    def timed(
+        self, stacked: list[Fix], fixes: list[Fix], parity: Parity, **how: Any
+    ) -> SessionResult:
+        name = fixes[-1].name
+        if name in self.fails and self.when(how.get("pairs_now")):
+            arm, said = arm_name(name), self.said
+            raise CommandFailed(f"`{arm}` ended with exit code 4", do=said, returncode=4, arm=arm)
+        return super().timed(stacked, fixes, parity, **how)
+
+
+def of_config(values: dict[str, Any], vary: str, *flags: str) -> list[Fix]:
+    """Of a config of two microbatches of eight: other splits, or what is varied."""
+    values = {"train.microbatch": 8, "train.grad_accum_steps": 2, **values}
+    given = load_settings(PLAIN).with_values(values, origin="x.yaml:1").with_words(flags)
+    if vary:
+        accepted = ["train.microbatch"] if vary.startswith("train.microbatch") else []
+        option = varied(options_of([vary], [], accepted, ("x",))[0], given)
+    else:
+        (option,) = (each for each in options_for(given, ())[1] if each.name == "split")
+    nothing_found = Diagnosis("balanced", Steps(9, 1, 0.1))
+    return [value_of(option, text, nothing_found, None) for text in option.values]
+
+
+@pytest.mark.parametrize(
+    ("values", "vary", "flags", "fails", "statuses"),
+    [
+        (
+            {}, "", [], [SPLITS[16], f"{SPLITS[16]} {SELECTIVE}"],
+            {SPLITS[16]: "failed", f"{SPLITS[16]} {SELECTIVE}": "failed", f"{SPLITS[16]} {FULL}": "kept"},
+        ),
+        (
+            {"train.compile": "blocks"}, "", [], [SPLITS[16]],
+            {SPLITS[16]: "failed", f"{SPLITS[16]} {FULL}": "kept"},  # of a compiled block nothing is chosen
+        ),
+        (
+            {"train.activation_checkpointing": "selective"}, "", [], [SPLITS[16]],
+            {SPLITS[16]: "failed", f"{SPLITS[16]} {FULL}": "kept"},
+        ),
+        ({}, "", [OFF], [SPLITS[16]], {SPLITS[16]: "failed"}),  # which stays
+        (
+            {}, "train.microbatch=16", [], ["train.microbatch=16"],
+            {"train.microbatch=16": "failed", f"train.microbatch=16 {SELECTIVE}": "kept"},
+        ),
+        (
+            {"train.activation_checkpointing": "full"}, OFF, [], [OFF, f"{OFF} {SPLITS[4]}"],
+            {OFF: "failed", f"{OFF} {SPLITS[4]}": "failed", f"{OFF} {SPLITS[2]}": "kept"},
+        ),
+        (
+            {"train.activation_checkpointing": "full"}, OFF, ["train.grad_accum_steps=2"], [OFF],
+            {OFF: "failed"},
+        ),
+        ({}, "train.compile=true", [], ["train.compile=true"], {"train.compile=true": "failed"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_what_memory_is_too_small_for_is_tried_with_what_saves_some(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+    vary: str,
+    flags: list[str],
+    fails: list[str],
+    statuses: dict[str, str],
+    is_judged: bool,
+) -> None:
+    monkeypatch.setattr(settings, "machine_for", lambda settings: Machine("cpu", (), None, 4))
+    fixes = [each for each in of_config(values, vary, *flags) if vary or each.name == SPLITS[16]]
+    runner = Small(tmp_path, fails, "error: out of memory")
+    runner.when = lambda now: now != 2 or not is_judged
+    ledger = ledger_of(runner, [fixes], monkeypatch)
+    assert {each.name: each.status for each in ledger.fixes} == statuses
+    assert ledger.kept == [name for name, status in statuses.items() if status == "kept"]
+    shown = runner.shown["fixes"] if len(statuses) > 1 else (*statuses,)
+    assert shown == (*statuses,)
+
+
+def test_what_fails_otherwise_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = Small(tmp_path, [SPLITS[16]], "ValueError: no such batch")
+    ledger = ledger_of(runner, [of_config({}, "")], monkeypatch)
+    assert {each.name for each in ledger.fixes} == {SPLITS[2], SPLITS[4], SPLITS[16]}
+
+
+def test_a_smaller_microbatch_without_checkpointing_may_round_its_sums_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (value,) = of_config({"train.activation_checkpointing": "full"}, OFF)
+    option, text = value.value
+    assert option.parity_class == "bitwise"
+    beside, text = option.saving(text, ("train", "c.yaml", FULL))
+    assert (beside.parity_class, text) == ("reduction_order", f"{OFF} {SPLITS[4]}")
+    (value,) = of_config({}, "train.microbatch=16")
+    beside, text = value.value[0].saving(value.value[1], ("train", "c.yaml", SELECTIVE))
+    assert (beside.parity_class, text) == ("changes_training", f"train.microbatch=16 {FULL}")
+    assert beside.accepting(text) == "--vary train.microbatch=16 --accept train.microbatch"
+
+
+def ended(how: str, returncode: int) -> CommandFailed:
+    what = f"the losses of `soak`: `soak` {how}"
+    return CommandFailed(what, do="error: out of memory", returncode=returncode, arm="soak")
+
+
+SHORT = {"train.steps": 20, "schedule.warmup_steps": 5}
+SOAKED = "40 steps with an evaluation and a save"
+
+
+@pytest.mark.parametrize(
+    ("values", "vary", "name", "said"),
+    [
+        ({}, "", SPLITS[16], SOAKED),
+        ({}, "train.microbatch=16", "train.microbatch=16", SOAKED),
+        ({"eval.every_steps": 0, **SHORT}, "", SPLITS[16], "20 steps with a save"),
+        ({}, "", SPLITS[4], None),
+        ({}, "train.microbatch=4", "train.microbatch=4", None),
+        ({"train.activation_checkpointing": "full"}, OFF, OFF, SOAKED),
+        ({"train.activation_checkpointing": "full"}, SELECTIVE, SELECTIVE, SOAKED),
+        ({"train.activation_checkpointing": "selective"}, FULL, FULL, None),
+        ({}, FULL, FULL, None),
+        ({}, "train.compile=true", "train.compile=true", None),
+    ],
+)
+def test_what_takes_more_memory_is_soaked_before_it_is_believed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+    vary: str,
+    name: str,
+    said: str | None,
+) -> None:
+    runner = Small(tmp_path, (), "")
+    fixes = [each for each in of_config(values, vary) if each.name == name]
+    ledger = ledger_of(runner, [[], fixes], monkeypatch)
+    assert (ledger.kept, ledger.soaked) == ([name], said)
+    assert ledger.fixes[0].why.endswith(f"; soaked ({said})") == (said is not None)
+    ((command, steps),) = runner.soaked or [((), 0)]
+    if said is None:
+        assert command == ()
+    else:
+        evaluates = {"eval.every_steps=20"} if "evaluation" in said else set()
+        assert steps == int(said.split()[0])
+        assert {*command[2:]} == {*name.split(), f"checkpoint.every_steps={steps // 4}", *evaluates}
+
+
+@pytest.mark.parametrize("returncode", [4, -9, 1])
+def test_of_what_fails_its_soak_nothing_is_kept_and_the_rest_is_confirmed_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returncode: int
+) -> None:
+    runner = Small(tmp_path, (), "")
+    runner.soak = ended("ended with exit code 4: it ran out of memory", returncode)
+    larger = [each for each in of_config({}, "") if each.name == SPLITS[16]]
+    compiled = of_config({}, "train.compile=true")
+    (pinned,) = of_config({}, "train.num_threads=1")
+    ledger = ledger_of(runner, [compiled, [*larger, pinned]], monkeypatch)
+    assert ledger.kept == ["train.compile=true", "train.num_threads=1"]
+    assert ledger.soaked is None
+    why = f"faster, and learns the same, but the soak failed ({SOAKED}): ended with exit code 4: it ran out of memory: error: out of memory"
+    failed = next(each for each in ledger.fixes if each.name == SPLITS[16])
+    assert (failed.status, failed.why.partition(": ")[2]) == ("rejected", why)
+    assert SPLITS[16] in runner.compared[-2][1]
+    assert runner.compared[-1][:2] == ([], ledger.kept)  # on pairs of its own
+
+
+def test_a_soak_that_the_budget_does_not_hold_is_told_with_the_command_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = [each for each in of_config({}, "") if each.name == SPLITS[16]]
+    runner = Small(tmp_path, (), "")
+    runner.soak = OutOfBudget("out of budget", returncode=TIMED_OUT, arm="soak")
+    ledger = ledger_of(runner, [[], larger], monkeypatch)
+    assert (ledger.kept, ledger.soaked) == ([SPLITS[16]], None)
+    assert ledger.fixes[0].why.endswith(
+        f"; not soaked: out of budget, and {SOAKED} take about 40 s"
+    )
+    assert ledger.continue_with == "--budget 50s"
+
+    runner.soak = ended("was ended: it had not finished after 60 s", TIMED_OUT)
+    ledger = ledger_of(runner, [[], larger], monkeypatch)
+    assert (ledger.kept, ledger.soaked, ledger.continue_with) == ([SPLITS[16]], None, None)
+    assert "; not soaked: was ended: it had not finished after 60 s" in ledger.fixes[0].why
+
+
+def test_time_for_the_soak_of_what_is_kept_is_left_by_what_is_tried_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    larger = [each for each in of_config({}, "") if each.name == SPLITS[16]]
+    runner = Small(tmp_path, (), "")
+    monkeypatch.setattr(runner, "pays_for", lambda seconds: asked.append(seconds) or True)
+    ledger_of(runner, [larger, of_config({}, "train.num_threads=1")], monkeypatch)
+    # The first pairs of each, of the second its losses and pairs as well, and of the whole, after which it comes.
+    assert asked == [1.0, 41.0, 41.0, 41.0, 1.0]
 
 
 class Unseeded(Runner):

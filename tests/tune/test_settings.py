@@ -206,6 +206,10 @@ def test_the_written_config_says_what_showed_each_kept_value(on: Any, tmp_path: 
     settings = load_settings(tmp_path / "tuned.yaml")
     origin = "tuned: 2.00x (1.90 to 2.10, 4 pairs) with all that is, runs/tune-x/ledger.json"
     assert settings.origin("train.precision") == settings.origin("train.compile") == origin
+    soaked = replace(ledger, soaked="40 steps with an evaluation and a save")
+    found = tuning.tuned(load_settings(PLAIN), soaked, Path("runs/tune-x"))
+    told = " with all that is, soaked (40 steps with an evaluation and a save), runs/tune-x/"
+    assert told in found.origin("train.precision")
     values = settings.config.flat()
     assert (values["train.precision"], values["train.compile"]) == ("bf16", True)
     assert (values["train.steps"], values["optimizer.fused"]) == (700, False)

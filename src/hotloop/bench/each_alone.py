@@ -98,7 +98,7 @@ class EachAlone(ValueTrials):
 
     def _expected_s(self, value: Fix, num_together: int, look: int) -> float:
         """Seconds for the losses of a value and pairs up to a look that are not made yet, where so many share a round."""
-        runner, start_s = self.runner, start_s_of(value)
+        runner, start_s = self.runner, start_s_of(value.value[0])
         num_losses = self._num_losses(value)
         pairs_s = runner.needed_s(look, reserved=False, place=self._found(value))
         process_s = runner.costs.process_s(runner.plan_for([value]).num_steps)

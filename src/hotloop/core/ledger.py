@@ -95,6 +95,8 @@ class Ledger:
     """Techniques that were asked for by name; empty: findings chose."""
     diff: str | None = None
     """The file that the patch was written to."""
+    soaked: str | None = None
+    """What a process of all that is kept came through: `40 steps with an evaluation and a save`. `None`: none had to, or time was out."""
     isolation: Isolation | None = None
     """`None`: no fix was tried."""
     network: bool = False

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hotloop.core.errors import CommandFailed
+
 WAYS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"train.loss": "chunked"}, "the same loss, of some tokens at a time"),
     ({"checkpoint.background": False}, "a save holds the steps up while it is written"),
@@ -55,6 +57,16 @@ REFUSALS = (
 def refuses_memory(text: str) -> bool:
     """Whether this says that memory was refused, or a loader's worker killed for it."""
     return any(words in text.lower() for words in REFUSALS)
+
+
+REFUSED = "this process may use"
+"""What a training says whose model alone is too large, before it begins."""
+
+
+def is_for_memory(error: CommandFailed) -> bool:
+    """Whether a training ended because its memory was too small."""
+    said = f"{error.what} {error.do}"
+    return refuses_memory(said) or REFUSED in said or error.returncode in (-9, 137)
 
 
 def memory_refusal(error: BaseException | None) -> BaseException | None:

@@ -90,7 +90,7 @@ def by_gain_per_second(runner: TrialRunner, fixes: Sequence[Fix]) -> list[Fix]:
     """
 
     def place(fix: Fix) -> tuple[bool, float]:
-        per_second = math.log(fix.promise) / max(needed_s(runner, fix), 1.0)
+        per_second = gain_per_second(fix.promise, needed_s(runner, fix))
         full = runner.plan
         runner.fit(lambda: needed_s(runner, fix))
         fits = needed_s(runner, fix) <= runner.left_s
@@ -98,6 +98,11 @@ def by_gain_per_second(runner: TrialRunner, fixes: Sequence[Fix]) -> list[Fix]:
         return not fits, -per_second
 
     return sorted(fixes, key=place)
+
+
+def gain_per_second(gain: float, seconds: float) -> float:
+    """What an expected ratio is worth, for the time that trying it takes; 0 of one that expects nothing."""
+    return math.log(gain) / max(seconds, 1.0)
 
 
 def needed_s(

@@ -16,7 +16,7 @@ from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.core.memory_use import Rehearsed, refuses_memory
+from hotloop.core.memory_use import Rehearsed
 from hotloop.core.progress import Progress
 from hotloop.core.settings import Settings, store_settings
 from hotloop.optimizations.catalogue import resolve
@@ -30,9 +30,6 @@ PATIENCE_S = 3600.0
 MICROBATCH, ACCUMULATED = "train.microbatch", "train.grad_accum_steps"
 NOT_SENT = {"logging.wandb": False, "logging.mlflow": False, "checkpoint.upload": None}
 """In what is trained: nothing of it reaches a server."""
-KILLED = -9
-REFUSED = "this process may use"
-"""What a training says whose model alone is too large, before it begins."""
 
 
 @dataclass(slots=True)
@@ -164,12 +161,6 @@ def tokens_per_s(measurement: Measurement) -> float | None:
     """Of the median step, without the first two, which compile and fault pages in."""
     rates = [r.tokens / r.wall_s for r in measurement.records[2:] if r.tokens and r.wall_s]
     return statistics.median(rates) if rates else None
-
-
-def is_for_memory(error: CommandFailed) -> bool:
-    """Whether a training ended because its memory was too small."""
-    said = f"{error.what} {error.do}"
-    return refuses_memory(said) or REFUSED in said or error.returncode in (KILLED, 128 - KILLED)
 
 
 def words(changes: Mapping[str, Any]) -> str:

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.memory_use import Fit, Rehearsed, Way, ways_left
+from hotloop.core.memory_use import Fit, Rehearsed, Way, is_for_memory, ways_left
 from hotloop.fit.processes import (
     ACCUMULATED,
     MICROBATCH,
     Processes,
-    is_for_memory,
     peak_bytes,
     words,
 )

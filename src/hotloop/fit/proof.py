@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.memory_use import Fit, Proof
+from hotloop.core.memory_use import Fit, Proof, is_for_memory
 from hotloop.fit.processes import (
     ACCUMULATED,
     MICROBATCH,
     Processes,
-    is_for_memory,
     peak_bytes,
     tokens_per_s,
 )

@@ -18,9 +18,10 @@ def ledger_answer(ledger: Ledger) -> str:
     if not ledger.fixes:
         return "No fix that can be tried on a running script answers what was found."
     if all(fix.status in ("not_tried", "stopped") for fix in ledger.fixes):
-        if ledger.continue_with is not None and any(fix.verdict for fix in ledger.fixes):
+        if not any(fix.verdict for fix in ledger.fixes):
+            return f"No {_noun(ledger)[0]} was tried."
+        if ledger.continue_with is not None:
             return f"No {_noun(ledger)[0]} is proven yet: the budget ended first."
-        return f"No {_noun(ledger)[0]} was tried."
     if not ledger.kept:
         return f"{_tested(ledger)}."
     names = " and ".join(ledger.kept)

@@ -63,6 +63,8 @@ Workdir = Listing | Layered
 
 MEASUREMENT_FILE = "measurement.json"
 LOG_FILE = "log.txt"
+TOLD, TOLD_LINES = "    error: out of memory\n", 80
+"""How our own trainer begins to say where its memory went, and lines that it says that in, at most."""
 MAX_PADDING = 4096
 """Bytes. The size of the environment shifts the stack and with it speed; drawn for each process,
 the shift becomes noise that pairs average out instead of a bias of one arm."""
@@ -153,7 +155,7 @@ def measure(
         note = next(iter(read_memory_notes(run)), None)
         if note is not None and (ended := out_of_memory(note, killed=None)) is not None:
             how += f": {out_of_memory_answer(ended)}"
-        elif finished.returncode > 0 and refuses_memory(said):
+        elif finished.returncode > 0 and (refuses_memory(said) or TOLD in tail(log, TOLD_LINES)):
             how += ": it ran out of memory"
         raise CommandFailed(
             f"`{arm.name}` {how}", where=str(log), do=said, returncode=finished.returncode

@@ -101,7 +101,7 @@ def run_process(
             guard.release()
 
 
-def tail(log: Path) -> str:
+def tail(log: Path, num_lines: int = TAIL_LINES) -> str:
     """The last lines of a log as part of an error text."""
     try:
         with log.open("rb") as file:
@@ -112,7 +112,7 @@ def tail(log: Path) -> str:
         return "Its log could not be read."
     # A progress bar rewrites its line; only what it showed last is of use.
     lines = [line.rstrip("\r").rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
-    lines = [line[:300] for line in lines if line.strip()][-TAIL_LINES:]
+    lines = [line[:300] for line in lines if line.strip()][-num_lines:]
     if not lines:
         return "It printed nothing."
     return "Its last lines:\n" + "\n".join(f"    {line}" for line in lines)

@@ -1,7 +1,7 @@
 """Which values are kept: each beside the command as given, then one option on top of another, then the whole anew.
 
 ```
-screened   every value, the likeliest option first: two pairs against the command as given. What makes a round of its own
+screened   every value, the likeliest option for the time that it takes first: two pairs against the command as given. What makes a round of its own
            comes before: the next rounds are screened on top of what it left
 judged     of each option what looked best, on top of what is kept: its losses where they must stay what they are, and
            pairs up to a planned look that decides
@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hotloop.core.errors import CommandFailed, first_line
-from hotloop.core.judgement import Parity, Status, Verdict
+from hotloop.core.judgement import Diagnosis, Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.budget import BudgetTooSmall, num_losses, warn_of_little
+from hotloop.core.memory_use import is_for_memory
+from hotloop.doctor.budget import BudgetTooSmall, gain_per_second, num_losses, warn_of_little
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
 from hotloop.doctor.fix_status import (
@@ -50,8 +51,10 @@ from hotloop.doctor.trial_runner import BASELINE, OutOfBudget
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.session import SessionResult
-from hotloop.tune.runner import OptionRunner, arm_name
+from hotloop.tune.options import Option
+from hotloop.tune.runner import WITHOUT, OptionRunner, arm_name
 
 OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwise on purpose")
 NO_TIME = "out of budget"
@@ -76,6 +79,8 @@ class ValueTrials(ABC):
         self.values = [value for each in rounds for value in each]
         self.tried: dict[str, TriedFix] = {}
         self.stack: list[Fix] = []
+        self._too_little_memory: set[str] = set()
+        """Names of those that failed for it."""
         self._comparisons: LossComparisons | None = None
 
     @staticmethod
@@ -125,10 +130,9 @@ class ValueTrials(ABC):
         except CommandFailed as error:
             if error.arm == BASELINE and not any(each.verdict for each in self.tried.values()):
                 raise
-            why = error.what.rpartition(f"`{error.arm}` ")[2]
-            why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
-            last = next(reversed((error.do or "").strip().splitlines()), "").strip()
-            self._tell(value, "failed", f"{why}: {last}", do=error.do or "")
+            self._tell(value, "failed", how_failed(error), do=error.do or "")
+            if error.arm not in (BASELINE, WITHOUT) and is_for_memory(error):
+                self._too_little_memory.add(value.name)
         tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
         self.runner.report(tried=tried, current=None, pair=None, process="")
 
@@ -165,7 +169,7 @@ class ValueTrials(ABC):
         return self.runner.needed_s(
             LOOKS[0],
             losses=self._num_losses(value),
-            slower_start_s=STARTS * start_s_of(value),
+            slower_start_s=STARTS * start_s_of(value.value[0]),
             reserved=self.rounds[0] != [value],
             place=f"{self._place(value)}-{'?' * 16}",
         )
@@ -187,6 +191,8 @@ class Campaign(ValueTrials):
         """Names of those whose losses were compared."""
         self._on_top: set[str] = set()
         """Names of those that were screened on top of others."""
+        self._came_through: str | None = None
+        """What all that is kept was soaked with."""
         self._proof: SessionResult | None = None
         """Of a value that was kept first, against the command as given."""
 
@@ -201,12 +207,15 @@ class Campaign(ValueTrials):
         for values in self.rounds:
             now = self.runner.with_fixes("values", self.stack).command
             asked = [each for each in values if each.value[0].changes(each.value[1], now)]
-            for value in asked:
+            for value in tuple(asked):
                 self._caught(value, self._screen)
+                asked += self._with_less_memory(value)
             ranked = [each for each in self._ranked() if each in asked]
             for key in dict.fromkeys(each.value[0].key for each in ranked):
                 self._judge_option(key)
         together = self._confirmed()
+        if not self._soaked():
+            together = self._confirmed()
         for key in dict.fromkeys(value.value[0].key for value in self._ranked()):
             shown = [v for v in self._ranked(key) if self.tried[v.name].status == "what_if"]
             if shown and self._pays(LOOKS[0], arm_name(shown[0].name)):
@@ -224,7 +233,7 @@ class Campaign(ValueTrials):
         if not is_begun and (why := self.runner.reason_too_large([*self.stack, value])):
             return self._tell(value, "not_tried", why)
         # What looks faster so far has to be proven, and confirmed, with what is left.
-        faster = [v for v in self._ranked() if self.tried[v.name].status == "undecided"]
+        faster = [*filter(self._is_undecided, self._ranked())]
         waiting = 2 * LOOKS[0] - FIRST_PAIRS if faster else 0
         losses = self._num_losses(faster[0]) if faster else 0.0
         # The first takes what is left: what is measured counts in a later call.
@@ -256,12 +265,33 @@ class Campaign(ValueTrials):
             return self._show(value, result)
         return self._tell(value, "undecided", f"so far {showed(result.verdict)}", result)
 
+    def _with_less_memory(self, value: Fix) -> list[Fix]:
+        """What was screened in place of a value that failed for memory: it beside one technique after the other that saves some."""
+        found: list[Fix] = []
+        while value.name in self._too_little_memory:
+            option, text = value.value
+            command = self.runner.with_fixes("values", self.stack).command
+            beside: tuple[Option, str] | None = option.saving(text, command)
+            name = "" if beside is None else beside[0].label(beside[1])
+            if beside is None or name in (each.name for each in self.values):
+                break
+            parity = beside[0].parity_class or "changes_training"
+            technique = replace(value.technique, name=name, parity_class=parity)
+            smaller = replace(value, technique=technique, value=beside)
+            self.values.insert(self.values.index(value) + 1, smaller)
+            self.runner.report(fixes=tuple(each.name for each in self.values))
+            self._caught(smaller, self._screen)
+            found.append(smaller)
+            value = smaller
+        return found
+
     def _judge_option(self, key: str) -> None:
-        ours = [v for v in self._ranked(key) if self.tried[v.name].status == "undecided"]
+        ours = [*filter(self._is_undecided, self._ranked(key))]
         ours.sort(key=self._too_large)
         for number, value in enumerate(ours):
             kept = [each.name for each in self.stack if each.value[0].key == key]
-            if kept or number >= MOST_JUDGED:
+            fitting = [v for v in ours[:number] if v.name not in self._too_little_memory]
+            if kept or len(fitting) >= MOST_JUDGED:
                 screened, faster = self.screened[value.name], [*kept, ours[0].name][0]
                 looked = "faster"
                 if self._ratio(value) > (self.screened[faster].verdict.ratio or 0.0):
@@ -270,17 +300,22 @@ class Campaign(ValueTrials):
                 self._tell(value, "stopped", why, screened)
                 continue
             self._caught(value, self._judge)
+            others = self._with_less_memory(value)
+            ours[number + 1 : number + 1] = [v for v in others if self._is_undecided(v)]
             if self.tried[value.name].status == "kept":
                 self.stack.append(value)
                 self.runner.must_confirm = True
+
+    def _is_undecided(self, value: Fix) -> bool:
+        return self.tried[value.name].status == "undecided"
 
     def _too_large(self, value: Fix) -> float:
         """Sorts the smallest batch that looked nearly as fast as the best first: a larger one takes more memory."""
         option, text = value.value
         best = self._ratio(self._ranked(option.key)[0])
         is_near = self._ratio(value) * NEARLY >= best
-        is_batch = option.known.scales == "samples" and text.isdigit()
-        return float(text) if is_batch and is_near else math.inf
+        batch = option.batch(text)
+        return batch if batch is not None and is_near else math.inf
 
     def _ratio(self, value: Fix) -> float:
         return self.screened[value.name].verdict.ratio or 0.0
@@ -309,7 +344,10 @@ class Campaign(ValueTrials):
             return self._tell(value, "rejected", f"it {learns}: {parity.reason}", alone)
         # Beside something truly faster, fresh pairs of the whole cannot show that another does nothing.
         alpha = divided_levels(LOOKS, self._num_on_top(), ERROR_ON_TOP) if self.stack else None
-        result = runner.timed(self.stack, [*self.stack, value], parity, alpha=alpha)
+        follows_s = self._soak_s()
+        result = runner.timed(
+            self.stack, [*self.stack, value], parity, alpha=alpha, follows_s=follows_s
+        )
         verdict = replace(result.verdict, parity=longer(parity, result))
         result = replace(result, verdict=verdict)
         if not self.stack:
@@ -384,7 +422,11 @@ class Campaign(ValueTrials):
                 result = self.runner.timed([], self.stack, parity, of="together-", reserved=False)
             except OutOfBudget:
                 pass
-            except (CommandFailed, WritesOutside) as error:
+            except CommandFailed as error:
+                why = f"not confirmed yet: {how_failed(error)}"
+                if error.arm != BASELINE:
+                    status, why = "rejected", f"together it failed: {how_failed(error)}"
+            except WritesOutside as error:
                 status, why = "rejected", f"together it failed: {first_line(error)}"
         if result is not None:
             if result.verdict.outcome == "improved":
@@ -402,13 +444,51 @@ class Campaign(ValueTrials):
         self.stack = []
         return result
 
+    def _soaked(self) -> bool:
+        """Run what is kept once with an evaluation and a save, where it takes more memory than as given; whether all of it stays."""
+        needing = [value for value in self.stack if value.value[0].soak(value.value[1])]
+        if not needing:
+            return True
+        option, text = needing[0].value
+        soak, arm = option.soak(text), self.runner.with_fixes("soak", self.stack)
+        command, env = option.applied(arm.command, arm.env, soak.words)
+        status: Status = "kept"
+        why = f"; soaked ({soak.said})"
+        try:
+            self.runner.losses_of(replace(arm, command=command, env=env), soak.steps)
+            self._came_through = soak.said
+        except OutOfBudget:
+            self.runner.unpaid_s = max(self.runner.unpaid_s, self._soak_s())
+            why = f"; not soaked: {NO_TIME}, and {soak.said} take about {self._soak_s():.0f} s"
+        except CommandFailed as error:
+            why = f"; not soaked: {how_failed(error)}"
+            if error.returncode != TIMED_OUT:
+                status = "rejected"
+                why = f", but the soak failed ({soak.said}): {how_failed(error)}"
+                self.stack = [value for value in self.stack if value not in needing]
+        for value in needing:
+            entry = self.tried[value.name]
+            self.tried[value.name] = replace(entry, status=status, why=f"{entry.why}{why}")
+        return status == "kept"
+
+    def _soak_s(self) -> float:
+        """Seconds of that process; 0 where there is none."""
+        soaks = [soak for v in self.stack if (soak := v.value[0].soak(v.value[1]))]
+        return self.runner.costs.process_s(soaks[0].steps) if soaks else 0.0
+
+    def _needed_s(self, pairs: int, name: str, losses: float = 0.0) -> float:
+        soak_s = self._soak_s() if self.runner.must_confirm else 0.0
+        return super()._needed_s(pairs, name, losses) + soak_s
+
     def _ledger(self, together: SessionResult | None) -> Ledger:
         runner, final = self.runner, self.runner.with_fixes("final", self.stack)
         variables = {each.value[0].name for each in self.stack} & final.env.keys()
         words = [f"{name}={shlex.quote(final.env[name])}" for name in sorted(variables)]
         fixes = [self.tried[value.name] for value in self.values if value.name in self.tried]
-        unpaid = [each for each in fixes if NO_TIME in each.why]
-        pairs = FIRST_PAIRS * sum(each.verdict is None for each in unpaid) + 2 * LOOKS[0]
+        open_ = [each for each in fixes if NO_TIME in each.why]
+        unpaid = [each for each in open_ if each.status != "kept"]  # else only its soak is
+        pairs = FIRST_PAIRS * sum(each.verdict is None for each in unpaid)
+        pairs += 2 * LOOKS[0] if unpaid else 0
         # What looks faster first: with that the next call proves it, or makes the pairs up to its next look.
         faster = [e.name for e in unpaid if e.verdict and (looks_faster(e.verdict) or _looked(e))]
         open_s = [self.proof_s(value) for value in self.values if value.name in faster]
@@ -420,8 +500,9 @@ class Campaign(ValueTrials):
             fixes,
             [each.name for each in self.stack],
             together,
+            soaked=self._came_through if self.stack else None,
             not_comparable=self._comparisons.not_comparable if self._comparisons else None,
-            continue_with=self.again(budget_text(more_s)) if unpaid else None,
+            continue_with=self.again(budget_text(more_s)) if open_ else None,
             run_with=" ".join([*words, shlex.join(final.command)]),
         )
 
@@ -430,6 +511,14 @@ def _looked(entry: TriedFix) -> bool:
     """Whether it has the pairs of a look."""
     verdict = entry.added or entry.verdict
     return verdict is not None and verdict.num_pairs >= LOOKS[0]
+
+
+def how_failed(error: CommandFailed) -> str:
+    """In the process's own words, and that it was not that of a value where it was not."""
+    why = error.what.rpartition(f"`{error.arm}` ")[2]
+    why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
+    last = next(reversed((error.do or "").strip().splitlines()), "").strip()
+    return f"{why}: {last}"
 
 
 def other_speed(chosen: Verdict, fresh: Verdict) -> str:
@@ -444,9 +533,24 @@ def other_speed(chosen: Verdict, fresh: Verdict) -> str:
     )
 
 
-def start_s_of(value: Fix) -> float:
-    """Seconds that it is known to take before its first fast step."""
-    return max((CATALOGUE[each].start_s for each in value.value[0].known.techniques), default=0.0)
+def start_s_of(option: Option) -> float:
+    """Seconds that a value is known to take before its first fast step; another batch is not known to take any."""
+    known = [CATALOGUE[each].start_s for each in option.known.techniques]
+    return 0.0 if option.known.scales else max(known, default=0.0)
+
+
+def likeliest_first(
+    runner: OptionRunner, options: Sequence[Option], diagnosis: Diagnosis
+) -> list[Option]:
+    """By the gain that findings promise for each second of a trial; as they are where none asks for them."""
+
+    def promise(option: Option) -> float:
+        gain = max(option.asked_by(diagnosis).values(), default=1.0)
+        start_s = (1 + STARTS) / FIRST_PAIRS * start_s_of(option)
+        seconds = runner.needed_s(FIRST_PAIRS, slower_start_s=start_s, reserved=False)
+        return gain_per_second(gain, seconds)
+
+    return sorted(options, key=promise, reverse=True)
 
 
 def _changes_training(value: Fix) -> bool:

@@ -34,6 +34,15 @@ class Known(NamedTuple):
     """`samples` or `tokens`: a step has as many times more of them as the value is larger."""
 
 
+class Soak(NamedTuple):
+    """What is run once before a value that takes more memory is believed."""
+
+    words: str
+    """Beside all that is kept."""
+    steps: int
+    said: str
+
+
 WORKERS = ("loader_workers",)
 COMPILED = ("compile", "fused_optimizer", "channels_last", "attention")
 # fmt: off
@@ -134,6 +143,21 @@ class Option:
     def details(self, value: str) -> str:
         """What the ledger says below a value, beside its label."""
         return ""
+
+    def batch(self, value: str) -> int | None:
+        """Samples that go through the model at once with a value; `None`: it does not say."""
+        return int(value) if self.known.scales == "samples" and value.isdigit() else None
+
+    def saving(self, value: str, command: Sequence[str]) -> tuple[Option, str] | None:
+        """A value that memory was too small for, with the next technique that saves some beside it; `None`: nobody knows one.
+
+        command: what it is put into.
+        """
+        return None
+
+    def soak(self, value: str) -> Soak | None:
+        """For a value with which a command takes more memory than as given; `None`: it is not known to."""
+        return None
 
     def accepting(self, value: str) -> str:
         """What keeps it where it changes the training."""

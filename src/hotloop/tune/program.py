@@ -21,7 +21,7 @@ from hotloop.doctor.trial_runner import BASELINE
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.trial.session import alone_in
-from hotloop.tune.campaign import Campaign, ValueTrials
+from hotloop.tune.campaign import Campaign, ValueTrials, likeliest_first
 from hotloop.tune.options import Option
 from hotloop.tune.runner import OptionRunner, value_of, with_work, work_of
 
@@ -87,11 +87,12 @@ def tune(
     begun = begun_options(directory, in_place=False)
     how = {"directory": directory, "begun": begun, "options": options, "with_work": work, **rest}
     runner = runner_for(OptionRunner, baseline, measurement, **how)
-    gains = {o.key: max(o.asked_by(examined.diagnosis).values(), default=1.0) for o in options}
-    likeliest = [sorted(each, key=lambda option: -gains[option.key]) for each in rounds]
+    if "steps" not in begun:  # first: which options are the likeliest depends on what a trial takes
+        pairs, losses = campaign.planned(sum(len(o.values) for o in options), len(options))
+        runner.fit(lambda: runner.needed_s(pairs, losses=losses, reserved=False) / 2)
     values = [
         [value_of(o, text, examined.diagnosis, census) for o in each for text in o.values]
-        for each in likeliest
+        for each in (likeliest_first(runner, each, examined.diagnosis) for each in rounds)
     ]
     try:
         with alone_in(directory):
@@ -99,8 +100,6 @@ def tune(
                 runner.warn(said)
             trials = campaign(runner, values, again)
             if "steps" not in begun:
-                pairs, losses = campaign.planned(sum(map(len, values)), len(options))
-                runner.fit(lambda: runner.needed_s(pairs, losses=losses, reserved=False) / 2)
                 fit_losses(runner, lambda: sum(map(trials.proof_s, trials.values[:1])))
                 store_options(directory, runner.plan, runner.loss_steps)
             runner.report(fixes=tuple(value.name for each in values for value in each))

@@ -29,6 +29,8 @@ from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import Beside, SessionResult
 from hotloop.tune.options import WORKERS, Option
 
+WITHOUT = "without"
+"""The arm of what is kept so far."""
 PATIENCE_S, TIMES_EXPECTED = 20.0, 6
 """A trial may take so long, and so many times what is expected of it: a value may hang it."""
 LOADER_WORKERS = r"((train|data|(data-?)?loader)-)*((num-?)?n?workers|j)"
@@ -129,7 +131,7 @@ class OptionRunner(TrialRunner):
         of: begins the name of their place. others: values of the `group` that get pairs in the same rounds. how: of
         `compare`, which says what is raised.
         """
-        baseline = self.with_fixes("without", stacked) if stacked else self.baseline
+        baseline = self.with_fixes(WITHOUT, stacked) if stacked else self.baseline
         arm = self.with_fixes(of + "-".join(fix.name for fix in fixes), fixes)
         how = {"reserved": self.must_confirm, "parity": parity, **how}
         while True:

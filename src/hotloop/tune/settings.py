@@ -21,17 +21,19 @@ from hotloop.optimizations.chunked_loss import known_vocabulary
 from hotloop.optimizations.optimization import Optimization
 from hotloop.report.ledger import ratio_words
 from hotloop.trial.arm import Arm
-from hotloop.tune.options import AUTO, Known, Option
+from hotloop.tune.options import AUTO, CLASSES, Known, Option, Soak
 from hotloop.tune.shapes import nearby_shapes
 
 NOT_SENT = ("logging.wandb=false", "logging.mlflow=false", "checkpoint.upload=null")
 """In what is measured: nothing of it reaches a server."""
 MICROBATCH, ACCUMULATED, THREADS = "train.microbatch", "train.grad_accum_steps", "train.num_threads"
+CHECKPOINTING, SPLIT = "train.activation_checkpointing", "split"
 OF_SEVERAL = "train.gradient_compression"
 """Acts between processes; one is tuned."""
 LAST = ("thread_binding",)
 """Techniques that seldom bring anything: tried with what the others leave of the budget."""
 MOST_SPLITS = 3
+SOAK_STEPS = 40
 FREE = ("data.prefetch", "eval.", "checkpoint.", "logging.")
 """Settings that change nothing of what is learnt."""
 
@@ -42,6 +44,8 @@ class Words(Option):
 
     as_given: Mapping[str, str] = field(default_factory=dict, compare=False)
     """All settings, as they are on this machine without any of these words."""
+    settings: Settings | None = field(default=None, compare=False)
+    """What is tuned; `None`: nobody knows what else it could have."""
 
     def label(self, value: str) -> str:
         return AUTO if self.name == AUTO else value
@@ -58,8 +62,57 @@ class Words(Option):
         others = [each for each in command if _key(each) not in map(_key, value.split())]
         return (*others, *value.split()), dict(env)
 
+    def batch(self, value: str) -> int | None:
+        has = {_key(each): _value(each) for each in value.split()}
+        return int(has[MICROBATCH]) if MICROBATCH in has else None
+
+    def saving(self, value: str, command: Sequence[str]) -> tuple[Option, str] | None:
+        if self.settings is None:
+            return None
+        words = [*_words(command), *value.split()]
+        for more in self._ways(self.settings.with_words(words).config.flat()):
+            keys = {_key(each) for each in more.split()}
+            is_given = any(self.settings.origin(each) == "flag" for each in keys)
+            if is_given or not _runs(self.settings.with_words([*words, *more.split()])):
+                continue
+            own = [each for each in value.split() if _key(each) not in keys]
+            parity = self.parity_class
+            if MICROBATCH in keys:
+                parity = max(parity or CLASSES[-1], "reduction_order", key=CLASSES.index)
+            return replace(self, parity_class=parity), " ".join([*own, more])
+        return None
+
+    def _ways(self, now: Mapping[str, Any]) -> list[str]:
+        """What may save memory beside it, the cheapest first: checkpointing beside a microbatch, a smaller one without that."""
+        if self.name == CHECKPOINTING:
+            size, whole = now[MICROBATCH], now[MICROBATCH] * now[ACCUMULATED]
+            smaller = [each for each in range(1, size) if whole % each == 0]
+            return [_split(each, whole) for each in smaller[-1:]]
+        ways = ["selective", "full"] if self.name in (SPLIT, MICROBATCH) else []
+        done = ways.index(now[CHECKPOINTING]) + 1 if now[CHECKPOINTING] in ways else 0
+        return [_word(CHECKPOINTING, each) for each in ways[done:]]
+
+    def soak(self, value: str) -> Soak | None:
+        if self.settings is None:
+            return None
+        has, config = {_key(each): _value(each) for each in value.split()}, self.settings.config
+        given = self.as_given[CHECKPOINTING]
+        is_less = given not in ("none", AUTO) and has.get(CHECKPOINTING) not in (
+            None,
+            given,
+            "full",
+        )
+        if (self.batch(value) or 0) <= config.train.microbatch and not is_less:
+            return None
+        steps = min(SOAK_STEPS, config.train.steps)
+        words, said = [f"checkpoint.every_steps={max(steps // 4, 1)}"], "a save"
+        if config.eval.every_steps:
+            words.append(f"eval.every_steps={max(steps // 2, 1)}")
+            said = f"an evaluation and {said}"
+        return Soak(" ".join(words), steps, f"{steps} steps with {said}")
+
     def accepting(self, value: str) -> str:
-        return f"--vary {value} --accept {self.name}"
+        return f"--vary {value.split()[0]} --accept {self.name}"
 
     def changes(self, value: str, command: Sequence[str]) -> bool:
         has = {**self.as_given, **{_key(each): _value(each) for each in command}}
@@ -75,9 +128,8 @@ def command_of(config: Path, overrides: Sequence[str], out: Path) -> tuple[str, 
 
 def with_tokens(arm: Arm, *, settings: Settings) -> Arm:
     """With the work of its steps. settings: the config as it was when all began, which trials see whatever it is by now."""
-    words = [word for word in arm.command[arm.command.index("train") + 2 :] if _key(word)]
     try:
-        tokens = settings.with_words(words).config.global_batch_tokens
+        tokens = settings.with_words(_words(arm.command)).config.global_batch_tokens
     except ValueError:  # then the trainer says why
         return arm
     return replace(arm, tokens_per_step=tokens)
@@ -87,15 +139,19 @@ def alone(options: Iterable[Words], config: Path, overrides: Sequence[str]) -> l
     """The options with the values that are a config with nothing else that `auto` chose: what needs another one is not."""
 
     def runs(value: str) -> bool:
-        settings = load_settings(config, [*overrides, *value.split()])
-        try:
-            resolve(settings, machine_for(settings))
-        except UsageError:
-            return False
-        return True
+        return _runs(load_settings(config, [*overrides, *value.split()]))
 
     found = [replace(each, values=tuple(filter(runs, each.values))) for each in options]
     return [each for each in found if each.values]
+
+
+def _runs(settings: Settings) -> bool:
+    """Whether this machine can do all that they ask for."""
+    try:
+        resolve(settings, machine_for(settings))
+    except UsageError:
+        return False
+    return True
 
 
 def machine_for(settings: Settings) -> Machine:
@@ -120,7 +176,8 @@ def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], 
     chosen = automatic.config.flat()
 
     def words(name: str, values: Iterable[str], parity: ParityClass, *asking: str) -> Words:
-        return Words(name, tuple(values), Known("", techniques=asking), parity, as_given=as_given)
+        known = Known("", techniques=asking)
+        return Words(name, tuple(values), known, parity, as_given=as_given, settings=settings)
 
     first, rest = [], []
     changed = [each for each in free if chosen[each.key] != given[each.key]]
@@ -140,7 +197,7 @@ def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], 
         rest.append(words(THREADS, threads, "reduction_order", "threads"))
     if pinned.isdisjoint((MICROBATCH, ACCUMULATED)):
         splits = _splits(given[MICROBATCH], given[ACCUMULATED])
-        rest.append(words("split", splits, "reduction_order"))
+        rest.append(words(SPLIT, splits, "reduction_order"))
     return first, [each for each in rest if each.values]
 
 
@@ -190,6 +247,7 @@ def varied(option: Option, given: Settings) -> Words:
         is_told=option.is_told,
         is_accepted=option.is_accepted,
         as_given={key: _text(value) for key, value in given.config.flat().items()},
+        settings=given,
     )
 
 
@@ -202,7 +260,10 @@ def tuned(settings: Settings, ledger: Ledger, evidence: Path) -> Settings:
     if ledger.together is None:
         return resolved
     values = resolved.config.flat()
-    origin = f"tuned: {ratio_words(ledger.together)} with all that is, {evidence}/ledger.json"
+    soaked = "" if ledger.soaked is None else f", soaked ({ledger.soaked})"
+    origin = (
+        f"tuned: {ratio_words(ledger.together)} with all that is{soaked}, {evidence}/ledger.json"
+    )
     return resolved.with_values({_key(word): values[_key(word)] for word in words}, origin=origin)
 
 
@@ -211,7 +272,16 @@ def _splits(microbatch: int, accumulated: int) -> list[str]:
     whole = microbatch * accumulated
     sizes = [each for each in range(1, whole + 1) if whole % each == 0 and each != microbatch]
     sizes.sort(key=lambda size: max(size / microbatch, microbatch / size))
-    return [f"{MICROBATCH}={n} {ACCUMULATED}={whole // n}" for n in sizes[:MOST_SPLITS]]
+    return [_split(each, whole) for each in sizes[:MOST_SPLITS]]
+
+
+def _split(size: int, whole: int) -> str:
+    return f"{MICROBATCH}={size} {ACCUMULATED}={whole // size}"
+
+
+def _words(command: Sequence[str]) -> list[str]:
+    """Settings of a `hotloop train`."""
+    return [word for word in command[command.index("train") + 2 :] if _key(word)]
 
 
 def _word(key: str, value: Any) -> str:

@@ -39,6 +39,8 @@ def test_processes_of_one_machine_share_its_cpus(
 ) -> None:
     (groups / "cpu.max").write_text("700000 100000\n")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert limits.default_threads(2) == 1  # not launched: what torchrun will be given
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setattr(limits, "_parent_has", lambda variable: False)  # set by torchrun
     assert [limits.default_threads(n) for n in (1, 2, 3, 8)] == [1, 3, 2, 1]
     monkeypatch.setattr(limits, "_parent_has", lambda variable: True)  # set by the user

@@ -206,6 +206,20 @@ def test_a_step_clock_alone_gives_steps_and_says_what_is_missing() -> None:
     assert diagnosis.not_examined == ("phases: only a step clock was carried",)
 
 
+def test_samples_of_all_ranks_are_counted() -> None:
+    first = run(steps=30, step_s=0.1)
+    taken = [replace(each, samples=6) for each in first.records]
+    first = replace(first, records=tuple(taken))
+    # The last steps of the other were not written.
+    other = replace(first, records=tuple(replace(each, samples=2) for each in taken[:-8]))
+    assert diagnose(first).steps.samples_per_s == pytest.approx(60)
+    assert diagnose(first, others={1: other}).steps.samples_per_s is None  # each has its own?
+    counted = [each for each in other.records if "warmup" not in each.tags]
+    both = 60 + 10 * 2 * len(counted) / 30
+    first = replace(first, census=Census(parallel="DistributedDataParallel"))
+    assert diagnose(first, others={1: other}).steps.samples_per_s == pytest.approx(both)
+
+
 def test_a_run_without_steady_steps_is_not_examined_at_all() -> None:
     diagnosis = diagnose(run(steps=0))
     assert diagnosis.steps.median_s is None

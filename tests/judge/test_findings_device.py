@@ -476,3 +476,7 @@ def test_waiting_for_gradients_is_fixed_by_buckets_only_under_ddp() -> None:
     ddp = replace(SEARCHES, find_unused_parameters=False)
     under = only(script(steps(host), replace(two, ddp=ddp)), "HL601")
     assert under.optimization == "ddp_bucket_view"
+    has_it = replace(two, ddp=replace(ddp, gradient_as_bucket_view=True))
+    other = only(script(steps(host), has_it), "HL601")
+    assert other.optimization is None
+    assert "gradient_as_bucket_view" not in other.advice

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 
 from hotloop.core.step import StepRecord
 from hotloop.judge.ranks import compare_ranks
@@ -99,6 +102,20 @@ def test_a_rank_that_is_waited_for_inside_the_backward_of_the_others_is_named_on
     alike = compare_ranks({0: inside_backward(0.01), 1: inside_backward(0.012)}, on_cpu=True)
     assert alike is not None
     assert (alike.slowest, alike.hidden) == (None, True)
+
+
+def test_a_short_wait_elsewhere_does_not_hide_who_is_waited_for_inside_the_backward() -> None:
+    def with_a_sum_of_losses(own: float) -> list[StepRecord]:
+        return [
+            replace(each, host={**each.host, "unattributed": own - 0.001, "grad_sync": 0.001})
+            for each in inside_backward(own)
+        ]
+
+    records = {0: with_a_sum_of_losses(0.01), 1: with_a_sum_of_losses(0.07)}
+    found = compare_ranks(records, on_cpu=True, in_backward=True)
+    assert found is not None
+    assert (found.slowest, found.hidden) == (1, True)
+    assert [each.computing_s for each in found.ranks] == pytest.approx([0.009, 0.069])
 
 
 def test_ranks_that_do_not_end_their_steps_together_are_not_compared() -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED
+from hotloop.optimizations.thread_binding import trainer
 from hotloop.optimizations.thread_binding.trainer import cpus_in_order
 
 BOUND = """
@@ -39,6 +41,16 @@ assert masks[-1] == own
 def test_threads_that_compute_are_bound_and_no_other_is() -> None:
     ended = subprocess.run([sys.executable, "-c", BOUND], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_threads_of_several_processes_do_not_share_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[set[int]] = []
+    monkeypatch.setattr(trainer, "_pool", lambda: [11, 12, 13])
+    monkeypatch.setattr(trainer, "cpus_in_order", lambda: list(range(8)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cpus: bound.append(cpus))
+    assert [trainer.bind_threads(rank) for rank in (0, 1)] == [3, 3]
+    assert bound == [{1}, {2}, {3}, {5}, {6}, {7}]
 
 
 def test_cpus_are_taken_node_by_node_and_core_by_core(

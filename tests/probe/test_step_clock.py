@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -445,3 +446,20 @@ clock.finish()
 print(json.dumps(losses))
 """)
     assert [record.loss for record in records(tmp_path)] == losses
+
+
+def test_ranks_that_write_the_same_file_at_once_do_not_take_each_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace = tmp_path / "imports.json", os.replace
+
+    def meanwhile(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        foreign_process.replace_json(path, {"by": "another"})
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    foreign_process.replace_json(path, {"by": "this one"})
+    assert json.loads(path.read_text()) == {"by": "this one"}
+    assert [*tmp_path.iterdir()] == [path]

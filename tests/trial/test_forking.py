@@ -258,6 +258,7 @@ def test_where_no_time_is_left_for_imports_processes_are_fresh(
     [
         (("python", "train.py", "-x"), True), (("python3.12", "-m", "train"), True),
         (("python", "-u", "train.py"), False), (("torchrun", "train.py"), False),
+        (("python", "-m", "torch.distributed.run", "train.py"), False),
         (("python",), False), (("python", "-c", "pass"), False),
     ],
 )  # fmt: skip

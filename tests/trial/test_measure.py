@@ -4,12 +4,16 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from hotloop.core.census import Census
+from hotloop.core.child import STEP_CLOCK_SAMPLES
 from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.files import read_json
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.memory_use import is_for_memory
 from hotloop.core.step import StepRecord
@@ -75,6 +79,60 @@ def test_samples_of_a_loader_that_is_asked_ahead_are_those_of_all_steps(
         Finished(0, 1.0, 0.0), tmp_path, tmp_path / "log.txt",
     )  # fmt: skip
     assert [each.samples for each in measured.records] == samples
+
+
+RANKS = """
+import os, sys, torch
+from torch import distributed
+from torch.utils.data import DataLoader
+torch.set_num_threads(1)
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, batch in enumerate(DataLoader(torch.randn(600, 4), batch_size=6 - 2 * rank)):
+    if rank == 1 and step == int(sys.argv[1]):
+        raise ValueError("no apples")
+    model(batch).sum().backward()
+    distributed.all_reduce(model.weight.grad)
+    optimizer.step()
+"""
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_the_work_and_memory_of_all_ranks_are_counted_and_one_that_fails_is_quoted(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    command, env = (*launch, str(tmp_path / "train.py"), "50"), {STEP_CLOCK_SAMPLES: "1"}
+    arm = Arm("two", command, "step_clock", env=env)
+    measured = run(arm, tmp_path, warmup=2, steps=8)
+    assert [each.samples for each in measured.records] == [6 + 4] * 10
+    census = measured.census
+    assert census is not None
+    first = read_json(tmp_path / "trial/run/census-0.json", Census).tree_bytes
+    assert (census.tree_bytes or 0) > 1.5 * (first or 0) > 0
+    with pytest.raises(CommandFailed, match="ended with exit code 1") as caught:
+        run(replace(arm, command=(*command[:-1], "5")), tmp_path / "fails", warmup=2, steps=8)
+    assert (caught.value.do or "").endswith("[rank1]: ValueError: no apples")
+
+
+@pytest.mark.parametrize(("claims", "samples"), [(1, 8), (2, 16), (4, 32)])
+def test_a_rank_that_left_no_record_is_taken_to_have_had_as_many_samples(
+    tmp_path: Path, claims: int, samples: int
+) -> None:
+    for rank in range(claims):
+        (tmp_path / f"claim-{rank}").touch()
+    for rank in range(min(claims, 2)):  # the second was cut off
+        steps = [StepRecord(number, 0.1, samples=8) for number in range(4 - rank)]
+        lines = "".join(each.to_json() + "\n" for each in steps)
+        (tmp_path / f"steps-{rank}.jsonl").write_text(lines)
+    measured = measurement_of(
+        Arm("plain", ("python",), "step_clock"), ("python",), Plan(1, 3, 60.0), read_host(),
+        Finished(0, 1.0, 0.0), tmp_path, tmp_path / "log.txt",
+    )  # fmt: skip
+    assert [each.samples for each in measured.records] == [samples] * 4
 
 
 def test_script_that_ends_too_early_says_how_many_steps_it_made(

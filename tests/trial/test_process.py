@@ -142,6 +142,45 @@ def test_tail_shows_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
     assert tail(log) == "It printed nothing."
 
 
+RANK_1_FAILED = """\
+step 14
+[rank1]: Traceback (most recent call last):
+[rank1]: ValueError: no apples
+[rank0]: Traceback (most recent call last):
+[rank0]: RuntimeError: Connection closed by peer
+W1127 14:02:02.285000 19601 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 19620 closing signal SIGTERM
+E1127 14:02:02.401000 19601 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 1)
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 19620)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 19620
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 19621)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+"""
+
+
+def test_of_ranks_the_last_words_are_those_of_the_first_that_failed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(RANK_1_FAILED)
+    assert tail(log).splitlines()[-1].strip() == "[rank1]: ValueError: no apples"
+    assert "rank0" not in tail(log)
+    log.write_text(RANK_1_FAILED.replace("[rank1]:", "").replace("[rank0]:", ""))
+    assert tail(log).splitlines()[-1].strip() == "RuntimeError: Connection closed by peer"
+    killed = RANK_1_FAILED.replace("To enable traceback see: https", "Signal 9 (SIGKILL) received")
+    log.write_text(killed)
+    assert tail(log).splitlines()[-1].strip() == "rank 1 was ended by Signal 9 (SIGKILL)"
+    log.write_text(RANK_1_FAILED[RANK_1_FAILED.index("W1127") :])
+    assert "Root Cause" in tail(log)  # nothing else was printed
+
+
 def test_kill_by_the_system_is_named() -> None:
     assert describe_end(3) == "ended with exit code 3"
     assert "SIGKILL" in describe_end(-9)

@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from hotloop.cli import doctor_session
+from hotloop.cli import doctor_session, tune_config
 from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.measurement import Plan
 from hotloop.core.settings import load_settings, store_settings
+from hotloop.core.step import read_steps
 from hotloop.doctor.fix_status import judged
 from hotloop.doctor.trial_runner import TrialRunner
+from hotloop.hardware import limits
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED
 from hotloop.trial.arm import Arm
+from hotloop.trial.measure import measure
 from hotloop.trial.session import SessionResult
 from hotloop.tune import settings as tuning
 from hotloop.tune.options import options_of
@@ -34,7 +39,9 @@ SLOW = Machine("cpu", (), "there is no compiler", 1)
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda machine: monkeypatch.setattr(tuning, "machine_for", lambda settings: machine)
+    return lambda machine: monkeypatch.setattr(
+        tuning, "machine_for", lambda settings, ranks=1: machine
+    )
 
 
 def values(options: list[tuning.Words]) -> list[str]:
@@ -59,6 +66,47 @@ def test_what_auto_chooses_comes_first_as_a_whole(on: Any) -> None:
     assert {"train.num_threads=1", "train.num_threads=2", "train.num_threads=4"} <= {*values(rest)}
     assert "train.microbatch=4 train.grad_accum_steps=2" in values(rest)
     assert not any("microbatch=16" in each for each in values(rest))  # another batch
+
+
+def test_of_several_ranks_what_they_share_evenly_is_tried_and_what_acts_between_them(
+    on: Any,
+) -> None:
+    on(FAST)
+    step = {"train.microbatch": 8, "train.grad_accum_steps": 2}
+    given = load_settings(PLAIN).with_values(step, origin="x.yaml:3")
+    alone, both = ({*values(tuning.options_for(given, (), ranks)[1])} for ranks in (1, 2))
+    assert alone - both == {"train.microbatch=16 train.grad_accum_steps=1"}
+    compressed = {f"train.gradient_compression={each}" for each in ("none", "bf16", "fp16")}
+    assert both - alone == {"train.microbatch=1 train.grad_accum_steps=16"} | compressed
+
+
+def test_ranks_share_the_cpus_and_memory_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(limits, "cpu_quota", lambda: 8.0)
+    settings = load_settings(PLAIN, ["train.device=cpu"])
+    one, four = (tuning.machine_for(settings, ranks) for ranks in (1, 4))
+    assert (one.num_threads, four.num_threads) == (8, 2)
+    assert four.memory_bytes == (one.memory_bytes or 0) // 4
+
+
+def test_more_ranks_than_the_machine_has_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    def examined(*given: Any, **how: Any) -> Any:
+        raise UsageError("that is all")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor_session, "examined_command", examined)
+    monkeypatch.setattr(tune_config, "cpu_quota", lambda: 2.0)
+    monkeypatch.setattr(tune_config, "prepare_text", lambda data: None)
+    Path("tiny.yaml").write_text(CONFIG)
+    call = ["tune", "tiny.yaml", "--ranks", "3", "train.grad_accum_steps=3"]
+    assert run([*call, "train.device=cpu"]) == ExitCode.USAGE
+    assert "3 processes take turns on 2 CPUs" in capfd.readouterr().err
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert run([*call, "train.device=cuda"]) == ExitCode.ENVIRONMENT
+    assert "3 processes train on this machine, and torch sees 2 GPUs" in capfd.readouterr().err
 
 
 def test_what_does_not_go_with_a_value_is_off_beside_it(on: Any) -> None:
@@ -244,6 +292,9 @@ def test_a_value_with_the_name_of_its_arm_is_not_taken_for_a_live_form(
         (["--out", "no/tuned.yaml", "plain.yaml"], "cannot be written"),
         (["--out", "mine.yaml", "plain.yaml"], "no config that hotloop wrote"),
         (["plain.yaml", "--accept", "train.microbatch"], "nothing to vary"),
+        (["plain.yaml", "--ranks", "2"], "cannot be shared evenly by 2 processes"),
+        (["plain.yaml", "--ranks", "2", "--vary", "train.grad_accum_steps=3"], "3 microbatches cannot be shared evenly"),
+        (["--ranks", "2", "--", "python", "train.py"], "--ranks is of a CONFIG"),
         ([], "nothing to tune was given"),
     ],
 )  # fmt: skip
@@ -288,18 +339,46 @@ def test_text_is_prepared_before_the_first_process_that_is_timed(
     assert len(prepared) == num
 
 
+def test_ranks_read_the_same_words_and_a_step_is_that_of_all(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(
+        "\n".join(f"line {number} of a text" for number in range(999))
+    )
+    config = tmp_path / "tiny.yaml"
+    config.write_text(CONFIG.replace("python-stdlib", str(tmp_path / "text.txt")))
+    pinned = {each.key: each.off for each in CONFIGURED.values()} | {tuning.OF_SEVERAL: "bf16"}
+    words = [f"{key}={tuning._text(value)}" for key, value in pinned.items()]
+    words += ["train.grad_accum_steps=2", "eval.every_steps=0"]
+    command = tuning.command_of(config, words, tmp_path / "out", ranks=2)
+    arm = Arm("two", command, "step_clock")
+    arm = tuning.with_tokens(arm, settings=load_settings(config, words))
+    made = measure(
+        arm, directory=tmp_path / "trial", plan=Plan(2, 6, 300.0), seed="", cache=tmp_path / "c",
+        workdir=None,
+    )  # fmt: skip
+    assert [each.tokens for each in made.records] == [2 * 4 * 32] * 8
+    ranks = [[*read_steps(each)] for each in sorted((tmp_path / "trial/run").glob("steps-?.jsonl"))]
+    assert [len(each) for each in ranks] == [8, 8]
+    for one, other in zip(*ranks):  # each has its share of the loss
+        assert one.loss != other.loss
+    assert not (tmp_path / "out").joinpath("checkpoints").exists()
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_config_is_tuned_written_and_trained_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, ranks: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(CONFIG)
     pinned = [f"{each.key}={tuning._text(each.off)}" for each in CONFIGURED.values()]
     words = [*pinned, "train.num_threads=1", "train.microbatch=4", "checkpoint.every_steps=0"]
+    words += [f"train.grad_accum_steps={ranks}"]
     call = ["tune", "tiny.yaml", *words, "--vary", "eval.every_steps=0", "--budget", "none"]
+    call += ["--ranks", str(ranks)]
     assert run(call) == ExitCode.FINE
     said = capfd.readouterr().err
-    assert "run it with: hotloop train tuned.yaml" in said
+    launched = "torchrun --standalone --nproc-per-node=2 -m " if ranks > 1 else ""
+    assert f"run it with: {launched}hotloop train tuned.yaml" in said
     assert "1 of 1" in said
     settings = load_settings(Path("tuned.yaml"))
     assert settings.origin("eval.every_steps").startswith("tuned: ")
@@ -322,7 +401,7 @@ def test_a_config_is_tuned_written_and_trained_with(
         assert run([*call, "--json", "found.json"]) == ExitCode.ENVIRONMENT
     said = capfd.readouterr().err
     assert "cannot write" in said
-    assert "run it with: hotloop train tuned.yaml" in said
+    assert f"run it with: {launched}hotloop train tuned.yaml" in said
     assert read_json(ledger, Ledger).together == found.together
     assert page.is_file()
     assert json.loads(Path("found.json").read_text())["kept"] == list(found.kept)

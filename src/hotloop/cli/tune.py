@@ -54,6 +54,7 @@ def is_config(word: str) -> bool:
 @click.option("--accept", multiple=True, metavar="NAME", help="Keep a value of this option though it changes the training.")  # fmt: skip
 @click.option("--accumulate-with", multiple=True, metavar="NAME", help="The option of gradient accumulation: it changes with the batch size that is varied, and a step keeps its samples.")  # fmt: skip
 @click.option("--budget", type=Budget(), metavar="TIME", default="10m", show_default=True, help="For all of it.")  # fmt: skip
+@click.option("--ranks", type=click.IntRange(min=1), default=1, metavar="N", help="Of a CONFIG: tune what N processes train together, as torchrun starts them.")  # fmt: skip
 @network_option
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/tune-NAME, which goes on]; of a CONFIG the file to write [default: tuned.yaml].")  # fmt: skip
 @json_option("Write the ledger to this file.")
@@ -63,6 +64,7 @@ def is_config(word: str) -> bool:
 def tune(
     command: tuple[str, ...],
     budget: float,
+    ranks: int,
     network: Network | None,
     out: Path | None,
     json_file: str | None,
@@ -88,7 +90,10 @@ def tune(
     if is_config(command[0]):
         from hotloop.cli.tune_config import of_config
 
-        asked = of_config(command, out, given)
+        asked = of_config(command, out, given, ranks)
+    elif ranks > 1:
+        do = f"write torchrun into the command: ... -- torchrun --nproc-per-node {ranks} train.py"
+        raise UsageError("--ranks is of a CONFIG", do=do)
     else:
         asked = _of_command(command, out, given)
     from hotloop.cli.trial_view import trial_view

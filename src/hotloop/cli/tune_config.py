@@ -14,17 +14,20 @@ from hotloop.cli.tune import Asked, Given, is_config
 from hotloop.core.data_config import DataConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.ledger import Ledger
+from hotloop.core.ranks import Ranks
 from hotloop.core.settings import is_stored, load_settings, store_settings
+from hotloop.hardware.limits import cpu_quota
 from hotloop.train.early import refuse_early
 from hotloop.train.opened_text import prepare_ahead
+from hotloop.train.same_run import refuse_uneven
 from hotloop.tune import settings as tuning
 from hotloop.tune.options import options_of
 from hotloop.tune.program import run_directory
 
 
-def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
+def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int) -> Asked:
     config, overrides, out = Path(words[0]), words[1:], out or Path("tuned.yaml")
-    settings = load_settings(config, overrides)
+    settings, together = load_settings(config, overrides), Ranks(num_ranks=ranks)
     if not is_config(out.name):
         raise UsageError(f"--out {out} is no config", do="name a .yaml file to write")
     if out.resolve() == config.resolve():
@@ -38,29 +41,33 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
         if settings.origins.get(each.name) == "flag":
             raise UsageError(f"{each.name} is varied and given", do="leave one of them out")
         for value in each.values:  # what a config must not have is refused now
-            load_settings(config, [*overrides, f"{each.name}={value}"])
+            refuse_uneven(load_settings(config, [*overrides, f"{each.name}={value}"]), together)
     refuse_early(settings.config)
+    refuse_uneven(settings, together)
     written = Path("runs") / f".tune-{settings.config.name}"
-    command = tuning.command_of(config, overrides, written)
+    command = tuning.command_of(config, overrides, written, ranks)
+    first, rest = tuning.options_for(settings, [each.name for each in named], ranks)
+    if ranks > (cpus := cpu_quota()) and tuning.machine_for(settings, ranks).device_type == "cpu":
+        note(f"{ranks} processes take turns on {cpus:g} CPUs: what is found is of such a machine")
     directory = run_directory(command, settings.config.name, note)
-    first, rest = tuning.options_for(settings, [each.name for each in named])
     more = [tuning.varied(each, settings) for each in named]
     shapes = tuning.shapes_for(settings, [each.name for each in named])
 
     def told(ledger: Ledger) -> Ledger:
         best = [str(out)] if ledger.kept else words
-        return replace(ledger, run_with=shlex.join(["hotloop", "train", *best]))
+        launched = f"torchrun --standalone --nproc-per-node={ranks} -m " if ranks > 1 else ""
+        return replace(ledger, run_with=launched + shlex.join(["hotloop", "train", *best]))
 
     def write(ledger: Ledger) -> None:
         if any(each.verdict for each in ledger.fixes):
-            store_settings(tuning.tuned(settings, ledger, directory), out)
+            store_settings(tuning.tuned(settings, ledger, directory, ranks), out)
 
     return Asked(
         command,
         directory,
         [first, [*rest, *more], shapes],
         out,
-        begins=["hotloop", "tune", *words],
+        begins=["hotloop", "tune", *words, *(["--ranks", str(ranks)] if ranks > 1 else [])],
         work=partial(tuning.with_tokens, settings=settings),
         told=told,
         write=write,

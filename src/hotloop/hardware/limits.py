@@ -60,7 +60,8 @@ def default_threads(num_processes: int = 1) -> int:
     `num_processes` that train together on this machine share it equally.
     """
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if num_processes > 1 and not _parent_has("OMP_NUM_THREADS"):
+    is_launched = num_processes > 1 and "TORCHELASTIC_RUN_ID" in os.environ
+    if is_launched and not _parent_has("OMP_NUM_THREADS"):
         wanted = ""  # torchrun sets 1 wherever the user set nothing
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)

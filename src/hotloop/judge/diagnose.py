@@ -59,12 +59,14 @@ def diagnose(
 ) -> Diagnosis:
     """Breakdown, bound and ranked findings of one process. Raises `ValueError` for damaged records.
 
-    others: the ranks that trained together with it, of which only their own code is judged.
+    others: the ranks that trained together with it, of which only their own code is judged, and samples are counted.
     unavailable: optimizations that this training has no setting for; what they fix is left out.
     """
     run = judged_run(measurement)
     records = run.measurement.records
-    steps = _steps(records)
+    steps = _steps(records, [each.records for each in (others or {}).values()])
+    if others and run.census.parallel is None:  # all may train on the same batch
+        steps = replace(steps, samples_per_s=None)
     if not under_way(records):
         missing = (
             f"everything: no step after the start was recorded; it takes {WOULD_DO} in all, or more"
@@ -196,7 +198,7 @@ def _rank(finding: Finding) -> tuple[bool, bool, float, str]:
     return not debugs, is_last, -finding.gain_at_most, finding.code
 
 
-def _steps(records: tuple[StepRecord, ...]) -> Steps:
+def _steps(records: tuple[StepRecord, ...], others: Sequence[tuple[StepRecord, ...]] = ()) -> Steps:
     # Under our profiler a step takes as long as the profiler does.
     counted = [
         record
@@ -210,12 +212,16 @@ def _steps(records: tuple[StepRecord, ...]) -> Steps:
     wall = math.fsum(seconds)
     tokens = [record.tokens for record in counted if record.tokens is not None]
     samples = [record.samples for record in counted if record.samples is not None]
+    numbers = {record.step for record in counted}
+    theirs = sum(r.samples or 0 for each in others for r in each if r.step in numbers)
     return Steps(
         measured=len(counted),
         warmup=sum("warmup" in record.tags for record in records),
         median_s=median(seconds) if counted else None,
         tokens_per_s=sum(tokens) / wall if counted and len(tokens) == len(counted) else None,
-        samples_per_s=sum(samples) / wall if counted and len(samples) == len(counted) else None,
+        samples_per_s=(
+            (sum(samples) + theirs) / wall if counted and len(samples) == len(counted) else None
+        ),
         left_out=sum(record.left_out or 0 for record in counted),
     )
 

@@ -20,13 +20,14 @@ FEWEST_STEPS = 5
 """Steps below which nobody is called slower: one disturbance would decide."""
 SAME_STEP = 0.1
 """Relative difference of their steps up to which ranks are taken to end them together."""
+INSIDE = ("backward", "grad_sync")
 
 Seconds = Mapping[int, Sequence[float]]
 """By rank, those of each step."""
 
 
 def compare_ranks(
-    records: Mapping[int, Sequence[StepRecord]], *, on_cpu: bool = False
+    records: Mapping[int, Sequence[StepRecord]], *, on_cpu: bool = False, in_backward: bool = False
 ) -> RankComparison | None:
     """Ranks compared over the steps that all of them made without a tag since the last start.
 
@@ -34,8 +35,8 @@ def compare_ranks(
     say nothing; what differs is how long each waits in `grad_sync` for the slowest one. A rank stands
     out when it computes 5 % longer than the mean of the others, in the median step, and is the slowest
     in most steps. `None` for fewer than two ranks whose phases are known.
-    on_cpu: of DistributedDataParallel on a CPU, which waits inside the pass backward, what lies outside
-    of it is compared; a GPU's host never waits there.
+    on_cpu: where no waiting was seen, or most is `in_backward`, as of DistributedDataParallel, what lies outside of the
+    pass backward is compared; a GPU's host never waits there.
     """
     # That of the newest processes: before a resume there may have been others.
     first = records[min(records)] if records else ()
@@ -53,7 +54,7 @@ def compare_ranks(
     computing = {rank: [seen[step][0] for step in steps] for rank, seen in times.items()}
     waiting = {rank: [seen[step][1] for step in steps] for rank, seen in times.items()}
     each = tuple(RankTime(rank, median(computing[rank]), median(waiting[rank])) for rank in times)
-    if any(map(any, waiting.values())):
+    if any(map(any, waiting.values())) and not (on_cpu and in_backward):
         return _compare(each, computing)
     if on_cpu:
         return _outside_backward(records, list(times), steps)
@@ -75,7 +76,8 @@ def _outside_backward(
     kept = {rank: {r.step: r for r in records[rank]} for rank in ranks}
     wall = {rank: [kept[rank][step].wall_s for step in steps] for rank in ranks}
     backward = {
-        rank: [kept[rank][step].host.get("backward", 0.0) for step in steps] for rank in ranks
+        rank: [sum(kept[rank][step].host.get(each, 0.0) for each in INSIDE) for step in steps]
+        for rank in ranks
     }
     outside = {
         rank: [whole - part for whole, part in zip(wall[rank], backward[rank])] for rank in ranks

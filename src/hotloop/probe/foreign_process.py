@@ -143,6 +143,6 @@ def write_note(directory: Path, text: str) -> None:
 
 def replace_json(path: Path, values: dict[str, object]) -> None:
     """Write a sidecar file, whole or not at all."""
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # ranks may write the same one
     temporary.write_text(json.dumps(values), encoding="utf-8")
     os.replace(temporary, path)

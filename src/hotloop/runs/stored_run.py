@@ -352,7 +352,10 @@ def _ranks(
             read = partial(readable_steps, path)
             by_rank[rank], damaged = files.tried(read) or ([], {})
             files.damaged_lines(path, damaged, "step record")
-    return compare_ranks(by_rank, on_cpu=first_is_foreign and runs_on_cpu(measurement))
+    on_cpu = first_is_foreign and runs_on_cpu(measurement)
+    parallel = measurement.census.parallel if measurement.census is not None else None
+    in_backward = parallel == "DistributedDataParallel"
+    return compare_ranks(by_rank, on_cpu=on_cpu, in_backward=in_backward)
 
 
 def ceilings_of(environment: Environment, num_threads: int | str) -> Ceilings | None:

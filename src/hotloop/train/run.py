@@ -247,7 +247,7 @@ def assemble(
     if config.averaging.name != "none":
         run.average = Average(config, model)
     if config.train.thread_binding == "cores":
-        run.bound_threads = bind_threads()
+        run.bound_threads = bind_threads(group.ranks.local_rank)
     if not group.ranks.is_first:  # as seeded above, every process would drop the same units
         torch.manual_seed(seed_of(config.train.seed, 0, group.ranks.rank))
     if config.train.compile:

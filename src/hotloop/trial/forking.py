@@ -65,6 +65,7 @@ def may_fork(arms: Sequence[Arm]) -> bool:
     program, *arguments = arm.command
     is_python = _PYTHON.fullmatch(Path(program).name) is not None
     is_script = bool(arguments) and (not arguments[0].startswith("-") or arguments[0] == "-m")
+    is_script &= arguments[1:2] != ["torch.distributed.run"]  # it starts fresh ones
     is_timed = arm.records == "step_clock" and not any(each.comparable for each in arms)
     is_usual = sys.platform == "linux" and "PYTHONSAFEPATH" not in {**os.environ, **arm.env}
     is_one = all(_read_early(each) == _read_early(arm) for each in arms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import select
 import signal
@@ -26,6 +27,10 @@ GRACE_S = 5.0
 TIMED_OUT = 124
 """Return code reported for a command that ran past its time, as timeout(1) does."""
 TAIL_LINES = 12
+_LAUNCHER = re.compile(r"torch[./]distributed[./]elastic.*(Sending process|failed \(exitcode)")
+"""Begins what torchrun prints once a rank has failed."""
+_RAISED = re.compile(r"(\[rank\d+\]: )Traceback")
+_KILLED = re.compile(r"\brank +: (\d+) (?:.*\n){3} *traceback : (Signal (?!15 )\d+ \(\w+\))")
 
 Process = subprocess.Popen[bytes] | Forked
 Tick = Callable[[float], None]
@@ -106,16 +111,26 @@ def tail(log: Path, num_lines: int = TAIL_LINES) -> str:
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 16_384))
+            file.seek(max(0, file.tell() - 65_536))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return "Its log could not be read."
     # A progress bar rewrites its line; only what it showed last is of use.
     lines = [line.rstrip("\r").rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
-    lines = [line[:300] for line in lines if line.strip()][-num_lines:]
+    lines = _of_first_failure([line[:300] for line in lines if line.strip()])[-num_lines:]
     if not lines:
         return "It printed nothing."
     return "Its last lines:\n" + "\n".join(f"    {line}" for line in lines)
+
+
+def _of_first_failure(lines: list[str]) -> list[str]:
+    """What the rank printed that failed first, without a launcher's report; all lines where nothing tells which."""
+    report = next((n for n, line in enumerate(lines) if _LAUNCHER.search(line)), len(lines))
+    if killed := _KILLED.search("\n".join(lines[report:])):
+        return [*lines[:report], f"rank {killed[1]} was ended by {killed[2]}"]
+    # The others fail after it: it has printed why before it ends.
+    first = next(filter(None, map(_RAISED.match, lines[:report])), None)
+    return [line for line in lines[:report] if first is None or line.startswith(first[1])] or lines
 
 
 class Guard:

@@ -12,7 +12,7 @@ from hotloop.core.census import Census
 from hotloop.core.errors import CommandFailed
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
-from hotloop.core.step import StepRecord, read_steps
+from hotloop.core.step import StepRecord, read_steps, readable_steps
 from hotloop.hardware.environment import nvidia_driver
 from hotloop.trial.arm import Arm
 from hotloop.trial.process import Finished, tail
@@ -52,10 +52,11 @@ def measurement_of(
                 do=_why_too_few(arm, len(found), run, log),
                 returncode=finished.returncode,
             )
-        found = _with_samples_spread(found[:wanted], plan.warmup_steps)
+        found = _of_all_ranks(found[:wanted], run) if clocked else found[:wanted]
+        found = _with_samples_spread(found, plan.warmup_steps)
         records = tuple(_marked(record, arm, plan) for record in found)
         used = run / ("census-0.json" if clocked else "census.json")
-        census = read_json(used, Census) if used.exists() else None
+        census = _with_all_memory(read_json(used, Census), run) if used.exists() else None
         seen = _read(run / (CLOCK_FILE if clocked else "environment.json"))
         environment = _as_seen(environment, seen)
         if clocked and seen.get("stopped"):
@@ -99,6 +100,23 @@ def _as_seen(host: Environment, seen: dict[str, Any]) -> Environment:
         cuda=seen["cuda"],
         driver=nvidia_driver(),
     )
+
+
+def _of_all_ranks(records: Sequence[StepRecord], run: Path) -> tuple[StepRecord, ...]:
+    """With the samples of all processes that made these steps; what one has not recorded is taken to be what the others took."""
+    ranks = [readable_steps(each)[0] for each in run.glob("steps-*.jsonl")]
+    whole = [each for each in ranks if len(each) >= len(records)]
+    times = max(len([*run.glob("claim-*")]), len(whole)) / len(whole)
+    seen = [sum(each.samples or 0 for each in step) for step in zip(*whole)]
+    made = [round(times * samples) or None for samples in seen]
+    return tuple(dataclasses.replace(r, samples=each) for r, each in zip(records, made))
+
+
+def _with_all_memory(census: Census, run: Path) -> Census:
+    """With the memory of all processes; `None` where one has not told it."""
+    each = [read_json(path, Census).tree_bytes for path in run.glob("census-*.json")]
+    told = None not in each and len(each) >= len([*run.glob("claim-*")])
+    return dataclasses.replace(census, tree_bytes=told * sum(filter(None, each)) or None)
 
 
 def _with_samples_spread(

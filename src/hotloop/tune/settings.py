@@ -13,6 +13,7 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import ParityClass
 from hotloop.core.ledger import Ledger
+from hotloop.core.ranks import Ranks
 from hotloop.core.settings import Settings, load_settings
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.hardware.limits import Machine
@@ -29,7 +30,7 @@ NOT_SENT = ("logging.wandb=false", "logging.mlflow=false", "checkpoint.upload=nu
 MICROBATCH, ACCUMULATED, THREADS = "train.microbatch", "train.grad_accum_steps", "train.num_threads"
 CHECKPOINTING, SPLIT = "train.activation_checkpointing", "split"
 OF_SEVERAL = "train.gradient_compression"
-"""Acts between processes; one is tuned."""
+"""Acts between processes: one alone has nothing of it."""
 LAST = ("thread_binding",)
 """Techniques that seldom bring anything: tried with what the others leave of the budget."""
 MOST_SPLITS = 3
@@ -119,10 +120,14 @@ class Words(Option):
         return any(has.get(_key(each)) != _value(each) for each in value.split())
 
 
-def command_of(config: Path, overrides: Sequence[str], out: Path) -> tuple[str, ...]:
-    """What is measured, which writes into `out`."""
+def command_of(
+    config: Path, overrides: Sequence[str], out: Path, ranks: int = 1
+) -> tuple[str, ...]:
+    """What is measured, which writes into `out`: all ranks read the same words."""
     unsent = (each for each in NOT_SENT if _key(each) not in map(_key, overrides))
-    train = (sys.executable, "-m", "hotloop", "train", str(config), *overrides, *unsent)
+    launched = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+    python = (sys.executable, *launched) if ranks > 1 else (sys.executable,)
+    train = (*python, "-m", "hotloop", "train", str(config), *overrides, *unsent)
     return (*train, "--out", str(out))
 
 
@@ -154,22 +159,27 @@ def _runs(settings: Settings) -> bool:
     return True
 
 
-def machine_for(settings: Settings) -> Machine:
-    """The machine, with the device that these settings train on."""
-    return read_machine(pick_device(settings.config.train.device))
+def machine_for(settings: Settings, ranks: int = 1) -> Machine:
+    """The machine, with the device that these settings train on, for each of so many processes. Raises `EnvironmentFailed`
+    where it has fewer GPUs."""
+    last = Ranks(ranks - 1, ranks, ranks - 1, ranks)
+    return read_machine(pick_device(settings.config.train.device, last), last)
 
 
-def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], list[Words]]:
+def options_for(
+    settings: Settings, named: Sequence[str], ranks: int = 1
+) -> tuple[list[Words], list[Words]]:
     """All that `auto` chooses here, as one value to try first; and single settings to try on top of what is kept.
 
     Settings that were given as flags stay what they are, and so do those `named` by the user.
     """
-    machine = machine_for(settings)
+    machine = machine_for(settings, ranks)
     resolved, _ = resolve(settings, machine)
     given = resolved.config.flat()
     as_given = {key: _text(value) for key, value in given.items()}
     pinned = {*named, *(key for key in given if settings.origin(key) == "flag")}
-    pinned |= {OF_SEVERAL, *(each.key for each in CONFIGURED.values() if each.what_if)}
+    pinned |= {each.key for each in CONFIGURED.values() if each.what_if}
+    pinned |= {OF_SEVERAL} if ranks == 1 else set()
     free = [each for each in CONFIGURED.values() if each.key not in pinned]
     chosen_by = {each.key: AUTO for each in free if each.choose is not None}
     automatic, _ = resolve(settings.with_values(chosen_by, origin=AUTO), machine)
@@ -196,7 +206,7 @@ def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], 
         threads = [_word(THREADS, count) for count in dict.fromkeys((*counts, most))]
         rest.append(words(THREADS, threads, "reduction_order", "threads"))
     if pinned.isdisjoint((MICROBATCH, ACCUMULATED)):
-        splits = _splits(given[MICROBATCH], given[ACCUMULATED])
+        splits = _splits(given[MICROBATCH], given[ACCUMULATED], ranks)
         rest.append(words(SPLIT, splits, "reduction_order"))
     return first, [each for each in rest if each.values]
 
@@ -251,12 +261,12 @@ def varied(option: Option, given: Settings) -> Words:
     )
 
 
-def tuned(settings: Settings, ledger: Ledger, evidence: Path) -> Settings:
+def tuned(settings: Settings, ledger: Ledger, evidence: Path, ranks: int = 1) -> Settings:
     """Every setting, resolved, with what was kept; each kept one says what showed it and where that lies."""
     kept = [each for name in ledger.kept for each in ledger.fixes if each.name == name]
     words = [word for each in kept for word in str(each.value).split()]
     settings = settings.with_words(words)
-    resolved, _ = resolve(settings, machine_for(settings))
+    resolved, _ = resolve(settings, machine_for(settings, ranks))
     if ledger.together is None:
         return resolved
     values = resolved.config.flat()
@@ -267,10 +277,10 @@ def tuned(settings: Settings, ledger: Ledger, evidence: Path) -> Settings:
     return resolved.with_values({_key(word): values[_key(word)] for word in words}, origin=origin)
 
 
-def _splits(microbatch: int, accumulated: int) -> list[str]:
-    """Other ways to make a step of as many sequences, the nearest first."""
+def _splits(microbatch: int, accumulated: int, ranks: int) -> list[str]:
+    """Other ways to make a step of as many sequences, the nearest first, in microbatches that the ranks share evenly."""
     whole = microbatch * accumulated
-    sizes = [each for each in range(1, whole + 1) if whole % each == 0 and each != microbatch]
+    sizes = [n for n in range(1, whole + 1) if whole % (n * ranks) == 0 and n != microbatch]
     sizes.sort(key=lambda size: max(size / microbatch, microbatch / size))
     return [_split(each, whole) for each in sizes[:MOST_SPLITS]]
 

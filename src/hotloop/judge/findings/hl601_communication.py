@@ -35,6 +35,7 @@ def find(run: JudgedRun) -> Found | None:
     share = run.host("grad_sync") if run.on_cpu else run.device("communication")
     if not MODERATE <= share < 1:
         return None
+    has_view = census.ddp is not None and census.ddp.gradient_as_bucket_view
     return Found(
         share=share,
         evidence={
@@ -43,14 +44,16 @@ def find(run: JudgedRun) -> Found | None:
             "parallel": census.parallel,
             "microbatches": census.microbatches,
         },
-        optimization="ddp_bucket_view" if census.ddp is not None else None,
-        advice=_advice(census.parallel, census.microbatches),
+        optimization="ddp_bucket_view" if census.ddp is not None and not has_view else None,
+        advice=_advice(census.parallel, census.microbatches, has_view),
     )
 
 
-def _advice(parallel: str | None, microbatches: float | None) -> str:
+def _advice(parallel: str | None, microbatches: float | None, has_view: bool) -> str:
     if parallel == "DataParallel":
         return "Use DistributedDataParallel with one process per device."
     if microbatches is not None and microbatches > 1:
         return "Wrap all microbatches but the last in `with model.no_sync():`."
+    if has_view:
+        return "Over a network, try larger buckets (bucket_cap_mb) in DDP."
     return "Try gradient_as_bucket_view=True, and over a network larger buckets (bucket_cap_mb), in DDP."

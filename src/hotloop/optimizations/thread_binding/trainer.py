@@ -14,10 +14,13 @@ BUSY_NS = 200_000
 _TASKS = Path("/proc/self/task")
 
 
-def bind_threads() -> int:
-    """Bind every thread of the pool but this one; how many were. They stay bound in this process."""
+def bind_threads(rank: int = 0) -> int:
+    """Bind every thread of the pool but this one; how many were. They stay bound in this process.
+
+    rank: of the processes on this machine, each of which takes CPUs of its own.
+    """
     pool, cpus = _pool(), cpus_in_order()
-    for number, thread in enumerate(pool, 1):
+    for number, thread in enumerate(pool, 1 + rank * torch.get_num_threads()):
         with suppress(OSError):  # it has ended
             os.sched_setaffinity(thread, {cpus[number % len(cpus)]})
     return len(pool)

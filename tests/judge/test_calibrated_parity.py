@@ -113,7 +113,9 @@ def test_equal_losses_do_not_hide_weights_that_go_elsewhere() -> None:
     assert not is_plain(plain, BASELINE, candidate)
 
 
-@pytest.mark.parametrize(("place", "size", "is_seen"), [(0, 8, False), (0, 16, True), (1, 16, True)])
+@pytest.mark.parametrize(
+    ("place", "size", "is_seen"), [(0, 8, False), (0, 16, True), (1, 16, True)]
+)
 def test_tensor_of_another_size_is_not_compared_and_the_others_are(
     place: int, size: int, is_seen: bool
 ) -> None:

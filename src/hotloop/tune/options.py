@@ -85,6 +85,11 @@ class Option:
         """Its name in `--parity` and `--accept`."""
         return _key(self.name)
 
+    @property
+    def reshapes(self) -> bool:
+        """Whether batches have other shapes with another value, in which dropout draws other numbers."""
+        return self.accumulation is not None
+
     def label(self, value: str) -> str:
         """One value, as in the ledger."""
         if self.accumulation is not None:

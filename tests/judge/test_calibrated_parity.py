@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -110,6 +111,24 @@ def test_equal_losses_do_not_hide_weights_that_go_elsewhere() -> None:
     plain = judge_parity([run.records for run in BASELINE], [candidate.records], "reduction_order")
     assert plain.result == "same"
     assert not is_plain(plain, BASELINE, candidate)
+
+
+@pytest.mark.parametrize(
+    ("place", "size", "is_seen"), [(0, 8, False), (0, 16, True), (1, 16, True)]
+)
+def test_tensor_of_another_size_is_not_compared_and_the_others_are(
+    place: int, size: int, is_seen: bool
+) -> None:
+    given, elsewhere = weights().tensors, weights(decay=0.002).tensors
+
+    def with_sizes(tensors: Sequence[TensorUpdates], first: int) -> ComparedRun:
+        sized = (replace(tensors[0], size=first), *(replace(x, size=16) for x in tensors[1:]))
+        return replace(BASELINE[0], weights=WeightUpdates(sized))
+
+    baseline = [with_sizes(given, 16)] * 2
+    candidate = with_sizes([*given[:place], elsewhere[place], *given[place + 1 :]], size)
+    plain = judge_parity([each.records for each in baseline], [candidate.records], "reduction_order")  # fmt: skip
+    assert is_plain(plain, baseline, candidate) != is_seen
 
 
 def test_harmless_run_needs_no_further_ones() -> None:

@@ -371,6 +371,30 @@ print("0")
     assert [each.samples for each in records(tmp_path)] == [5, 5, 2, None]
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_samples_that_hotloops_own_trainer_says_are_counted_where_no_loader_gives_them(
+    clocked: Any, tmp_path: Path, loads: bool
+) -> None:
+    source = f"""
+from hotloop.core.child import GIVEN
+from hotloop.probe import step_clock
+clock = step_clock.install(here)
+clock.queue.count_samples()
+loader = iter(torch.utils.data.DataLoader(range(30), batch_size=3))
+model, optimizer = build()
+for samples in (7, 7, 2):
+    if {loads}:
+        next(loader)
+    for told in GIVEN:
+        told(samples)
+    train(model, optimizer, 1)
+clock.finish()
+print("0")
+"""
+    clocked(source)
+    assert [each.samples for each in records(tmp_path)] == ([3, 3, 3] if loads else [7, 7, 2])
+
+
 def test_samples_of_an_epoch_from_which_nothing_is_learned_are_no_work(
     clocked: Any, tmp_path: Path
 ) -> None:

@@ -213,22 +213,19 @@ def _of_command(command: tuple[str, ...], only: tuple[str, ...], out: Path | Non
 
 def _of_config(words: tuple[str, ...], only: tuple[str, ...], out: Path | None) -> Asked:
     from hotloop.bench.effectiveness import chosen_options
-    from hotloop.cli.tune_config import prepare_text
-    from hotloop.core.settings import load_settings
-    from hotloop.train.early import refuse_early
+    from hotloop.cli.tune_config import prepare_data, settings_of
     from hotloop.tune import settings as tuning
     from hotloop.tune.program import run_directory
 
     config, overrides = Path(words[0]), words[1:]
-    settings = load_settings(config, overrides)
-    refuse_early(settings.config)
+    settings = settings_of(config, overrides)
     whole, single = tuning.options_for(settings, [])
     rounds = chosen_options(whole, tuning.alone(single, config, overrides), only)
     written = Path("runs") / f".{KIND}-{settings.config.name}"
     command = tuning.command_of(config, overrides, written)
     directory = out or run_directory(command, settings.config.name, note, KIND)
     begins = [*BEGINS, *words]
-    prepare = partial(prepare_text, settings.config.data)
+    prepare = partial(prepare_data, settings, directory)
     return Asked(
         command, directory, rounds, directory, begins,
         work=partial(tuning.with_tokens, settings=settings), written=written, prepare=prepare,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hotloop.cli.output import note
 from hotloop.cli.progress import progress_bar
 from hotloop.cli.tune import Asked, Given, is_config
-from hotloop.core.data_config import DataConfig
+from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.ledger import Ledger
+from hotloop.core.module_config import ModuleConfig
 from hotloop.core.ranks import Ranks
-from hotloop.core.settings import is_stored, load_settings, store_settings
+from hotloop.core.settings import Settings, is_stored, load_stored, store_settings
 from hotloop.hardware.limits import cpu_quota
 from hotloop.train.early import refuse_early
 from hotloop.train.opened_text import prepare_ahead
@@ -27,7 +30,8 @@ from hotloop.tune.program import run_directory
 
 def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int) -> Asked:
     config, overrides, out = Path(words[0]), words[1:], out or Path("tuned.yaml")
-    settings, together = load_settings(config, overrides), Ranks(num_ranks=ranks)
+    settings = settings_of(config, overrides)
+    together = Ranks(num_ranks=ranks)
     if not is_config(out.name):
         raise UsageError(f"--out {out} is no config", do="name a .yaml file to write")
     if out.resolve() == config.resolve():
@@ -41,8 +45,7 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int
         if settings.origins.get(each.name) == "flag":
             raise UsageError(f"{each.name} is varied and given", do="leave one of them out")
         for value in each.values:  # what a config must not have is refused now
-            refuse_uneven(load_settings(config, [*overrides, f"{each.name}={value}"]), together)
-    refuse_early(settings.config)
+            refuse_uneven(load_stored(config, [*overrides, f"{each.name}={value}"]), together)
     refuse_uneven(settings, together)
     written = Path("runs") / f".tune-{settings.config.name}"
     command = tuning.command_of(config, overrides, written, ranks)
@@ -72,14 +75,33 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int
         told=told,
         write=write,
         written=written,
-        prepare=partial(prepare_text, settings.config.data),
+        prepare=partial(prepare_data, settings, directory),
     )
 
 
-def prepare_text(data: DataConfig) -> None:
-    """So that no process that is timed does, and the start of the first one is that of all others."""
-    with progress_bar() as progress:
-        prepare_ahead(data, progress=progress, warn=note)
+def settings_of(config: Path, overrides: Sequence[str]) -> Settings[Any]:
+    """Raises the `UsageError` that a training would raise, as far as it can be told before torch is loaded."""
+    settings = load_stored(config, overrides)
+    if isinstance(settings.config, RunConfig):
+        refuse_early(settings.config)
+    elif isinstance(settings.config, ModuleConfig):
+        do = "tune the program that calls it, by its own options: `hotloop tune --vary ... -- python PROGRAM`"
+        raise UsageError("this is the config of a `hotloop.fit`", where=str(config), do=do)
+    return settings
+
+
+def prepare_data(settings: Settings[Any], directory: Path) -> None:
+    """So that no process that is timed does, and the start of the first one is that of all others.
+
+    directory: of the trials; those of a fine-tuning, which loads its model for it, have begun where it is there.
+    """
+    if isinstance(settings.config, RunConfig):
+        with progress_bar() as progress:
+            prepare_ahead(settings.config.data, progress=progress, warn=note)
+    elif not directory.exists():
+        from hotloop.finetune import job
+
+        job.prepare_ahead(settings, note)
 
 
 def _refuse_unwritable(out: Path) -> None:

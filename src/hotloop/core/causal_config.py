@@ -6,7 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hotloop.core.finetune_config import Delimiter, FinetuneEval, FinetuneLoop, FinetuneTrain
+from hotloop.core.finetune_config import (
+    Delimiter,
+    FinetuneEval,
+    FinetuneLoop,
+    FinetuneTrain,
+    Layout,
+)
 from hotloop.core.model_config import Natural, Positive, PositiveNumber, Section, Seed
 
 CAUSAL_TASKS = ("instructions", "text")
@@ -57,9 +63,9 @@ class CausalModel(Section):
     """Directory (or cached name) of a decoder in the format of transformers, with safetensors weights."""
     max_tokens: Annotated[int, Field(ge=2, le=1 << 20)] | Literal["auto"] = "auto"
     """Longer examples are cut; a longer text becomes several. `auto` is 1024, or what the model has positions for."""
-    packed: bool = True
-    """Examples lie one after the other without padding, where the model can do so. `false` pads those of a microbatch to the
-    longest, as `Trainer` does: what it is compared with."""
+    packed: Layout = True
+    """Examples lie one after the other without padding, where the model can do so. `buckets` pads those of similar length
+    together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with."""
     trust_remote_code: bool = False
     """Run the code of a model that brings its own (`auto_map` in its config). It can do here whatever you can."""
     lora: LoraConfig = LoraConfig()

@@ -6,6 +6,8 @@ Every name is here, for who starts the process and for what runs in it. Standard
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 DOCTOR = "HOTLOOP_DOCTOR"
 """The directory that the probe writes to."""
 DOCTOR_STOP = "HOTLOOP_DOCTOR_STOP"
@@ -17,7 +19,9 @@ STEP_CLOCK_STOP = "HOTLOOP_STEP_CLOCK_STOP"
 STEP_CLOCK_WEIGHTS = "HOTLOOP_STEP_CLOCK_WEIGHTS"
 """Any value: how far the weights came is written down."""
 STEP_CLOCK_SAMPLES = "HOTLOOP_STEP_CLOCK_SAMPLES"
-"""Any value: the samples of each step are counted, where DataLoaders give them."""
+"""Any value: the samples of each step are counted, where DataLoaders or hotloop's own trainer give them."""
+GIVEN: list[Callable[[int], None]] = []
+"""What hotloop's own trainer calls with the samples of a step, before it."""
 
 FIXES = "HOTLOOP_FIXES"
 """The directory that `APPLIED_FILE` goes to."""

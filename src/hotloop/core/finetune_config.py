@@ -31,6 +31,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
 """What an evaluation of each task can be judged by."""
 
 Column = Annotated[str, Field(min_length=1)]
+Layout = bool | Literal["buckets"]
 TYPED_TABS = {"tab": "\t", "\\t": "\t"}
 Delimiter = Annotated[str, BeforeValidator(lambda given: TYPED_TABS.get(str(given), given)), Field(min_length=1, max_length=1)]  # fmt: skip
 
@@ -68,9 +69,9 @@ class EncoderConfig(Section):
     """Directory (or cached name) of an encoder in the format of transformers, with safetensors weights."""
     max_tokens: Annotated[int, Field(ge=3, le=1 << 16)] = 128
     """Longer texts are cut."""
-    packed: bool = True
-    """Examples lie one after the other without padding, where the model can do so. `false` pads those of a microbatch to the
-    longest, as `Trainer` does: what it is compared with."""
+    packed: Layout = True
+    """Examples lie one after the other without padding, where the model can do so. `buckets` pads those of similar length
+    together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with."""
     trust_remote_code: bool = False
     """Run the code of a model that brings its own (`auto_map` in its config). It can do here whatever you can."""
 

@@ -94,6 +94,8 @@ class TensorUpdates:
     moved_sample: tuple[tuple[float, ...], ...]
     """The way of a few elements, the same ones in every run."""
     gradient_sample: tuple[tuple[float, ...] | None, ...]
+    size: int | None = None
+    """Its elements."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def load_settings(
         what = "this is the config of a fine-tuning, which has another model and other data"
         do = (
             "this needs one that trains on text; `hotloop train CONFIG --profile test` rehearses a fine-tuning in "
-            "minutes: its speed, and whether it resumes exactly"
+            "minutes, its speed and memory shown by `hotloop report`, and `hotloop tune CONFIG` makes it faster"
         )
         raise UsageError(what, where=f"{path}:{lines['task']}", do=do)
     if isinstance(values.get("data"), list):  # short for `data: {mix: [...]}`
@@ -117,9 +117,9 @@ def load_settings(
     return Settings(config, origins)
 
 
-def load_stored(path: Path) -> Settings[LoopConfig]:
+def load_stored(path: Path, overrides: Sequence[str] = ()) -> Settings[LoopConfig]:
     """Of a run of any kind. Raises like `load_settings`."""
-    return load_settings(path, kind=kind_of(task_of(path)))
+    return load_settings(path, overrides, kind=kind_of(task_of(path)))
 
 
 def kind_of(task: str | None) -> type[LoopConfig]:

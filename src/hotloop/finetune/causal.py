@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import first_line
 from hotloop.core.memory_use import memory_refusal
+from hotloop.finetune.classifier import BUCKETS
 from hotloop.finetune.compiled_attention import layers_of
 from hotloop.finetune.packed_attention import packed_attention
 from hotloop.finetune.sequences import Example
@@ -35,8 +36,6 @@ from hotloop.train.work import HeldOut
 
 TOLERANCE = 1e-5
 """Largest difference of a packed logit from that of the example by itself, in fp32, relative to the largest where that is above 1."""
-BUCKETS = 4
-"""Lengths that a microbatch of a model that cannot be packed is padded to."""
 
 
 class CausalLearner(nn.Module):

@@ -15,8 +15,9 @@ from hotloop.core.files import write_json
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.adapters import check_lora, export_adapter
-from hotloop.finetune.causal import BUCKETS, CausalLearner, CausalWork, why_not_packed
+from hotloop.finetune.causal import CausalLearner, CausalWork, why_not_packed
 from hotloop.finetune.chats import PROMPTS_FILE, Prompts, Sources
+from hotloop.finetune.classifier import BUCKETS
 from hotloop.finetune.conduct import (
     CHECKED,
     MODEL_DIRECTORY,
@@ -103,12 +104,12 @@ def finetune_decoder(
         few = [most, *(each for each in train[:CHECKED] if each is not most)][:CHECKED]
         shortest = min(few, key=lambda each: len(each.ids))
         check_reads_only_before(decoder.model, shortest.ids, config.model.path)
-        packs = config.model.packed
+        packs = config.model.packed is True
         reason = why_not_packed(decoder.model, few, longest) if packs else "as it is asked for"
         if packs and reason is not None:
             kind = type(decoder.model).__name__
             steps.warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")  # fmt: skip
-        buckets = BUCKETS if packs else 1
+        buckets = BUCKETS if config.model.packed else 1
         model = CausalLearner(decoder.model, packed=reason is None, longest=longest, buckets=buckets)  # fmt: skip
         work = CausalWork(config, model, train, held_out)
         identity = hashlib.sha256(vocabulary.tokenizer_json).hexdigest()

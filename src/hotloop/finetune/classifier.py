@@ -30,7 +30,7 @@ from hotloop.train.batches import Inputs
 TOLERANCE = 1e-5
 """Largest difference of a packed logit from that of the example by itself, in fp32."""
 BUCKETS = 4
-"""Lengths that a microbatch of a model that cannot be packed is padded to."""
+"""Lengths that a microbatch is padded to where its examples are not packed."""
 ONE_LABEL = OneLabel(())
 
 

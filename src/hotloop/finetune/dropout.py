@@ -5,9 +5,13 @@ torch draws one number after the other wherever the processor is not Intel's: on
 
 from __future__ import annotations
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from hotloop.core.child import NO_DROPOUT
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -21,8 +25,8 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 def kept_units(shape: torch.Size, p: float, dtype: torch.dtype = torch.float32) -> Tensor:
-    """By what dropout multiplies each number: 0 or 1 / (1 - p)."""
-    num, dropped = shape.numel(), round(p * 65536)
+    """By what dropout multiplies each number: 0 or 1 / (1 - p); 1 where a trial asks that nothing is dropped."""
+    num, dropped = shape.numel(), round(p * 65536) if NO_DROPOUT not in os.environ else 0
     if not num or dropped in (0, 65536):
         return torch.full(shape, float(not dropped), dtype=dtype)
     bits = torch.empty(-(-num // 4), dtype=torch.int64).random_(-(2**63), None)

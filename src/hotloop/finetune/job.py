@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -35,6 +35,32 @@ def start(settings: Settings[Any], directory: Path, steps: Steps) -> Finetuned:
     from hotloop.finetune.start import finetune
 
     return finetune(settings, dataset, directory, steps)
+
+
+def prepare_ahead(settings: Settings[Any], warn: Callable[[str], None]) -> None:
+    """Read model and examples as a training would at its start, which leaves the tokens in the cache, and say what to expect of
+    each layout. Raises what that raises."""
+    config = settings.config
+    check_model(config.model.path, trusted=config.model.trust_remote_code)
+    from hotloop.finetune.work import layouts_in_words
+
+    if isinstance(config, CausalConfig):
+        from hotloop.finetune.causal_start import read_examples
+        from hotloop.finetune.chats import read_sources
+
+        _, found = read_examples(settings, read_sources(config), warn)
+        warn(layouts_in_words([each.num_read for each in found.train], config, config.data.seed))
+        return
+    from hotloop.finetune.encoder import load_encoder
+    from hotloop.finetune.examples import read_dataset
+    from hotloop.finetune.heads import head_of
+    from hotloop.finetune.start import build_work
+
+    dataset = read_dataset(config.data, task=config.task)
+    head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
+    encoder = load_encoder(config.model, head, lambda note: None)  # a training says it
+    work = build_work(config, dataset, encoder, head, warn)
+    warn(layouts_in_words([len(ids) for ids in work.train.tokens], config, config.data.seed))
 
 
 def settings_of(task: str, config: Path | None, overrides: Sequence[str]) -> Settings[Any]:

@@ -96,7 +96,7 @@ def build_work(
         pairs = zip(examples.labels, words, strict=True)
         parts.append(Labelled(tokens, [head.label(label, own) for label, own in pairs]))
     few = [max((ids for part in parts for ids in part.tokens), key=len), *parts[0].tokens]
-    packs = config.model.packed
+    packs = config.model.packed is True
     reason = why_not_packed(encoder.model, few[:CHECKED], head) if packs else "as it is asked for"
     if packs and reason is not None:
         kind = type(getattr(encoder.model, "sequence", encoder.model)).__name__
@@ -114,7 +114,7 @@ def build_work(
         packed=reason is None,
         pad_id=pad_id or 0,
         head=head,
-        buckets=BUCKETS if packs else 1,
+        buckets=BUCKETS if config.model.packed else 1,
     )
     used = None
     if model.packed and not config.optimizer.weight_decay:  # which moves the rows that nobody reads

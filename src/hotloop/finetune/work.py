@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hotloop.core.finetune_config import FinetuneConfig, FinetuneLoop
-from hotloop.finetune.classifier import Classifier, in_fp32
+from hotloop.finetune.classifier import BUCKETS, Classifier, in_fp32
 from hotloop.finetune.tokens import Tokens
 from hotloop.finetune.vocabulary import UsedRows
 from hotloop.optimizations.compiling.trainer import parts_uncompiled
@@ -166,6 +166,24 @@ def in_microbatches(
 def steps_per_epoch(num_examples: int, per_step: int) -> int:
     """The last step of an epoch takes the examples that are left."""
     return -(-num_examples // per_step)
+
+
+def layouts_in_words(lengths: Sequence[int], config: FinetuneLoop, seed: int) -> str:
+    """How many tokens an epoch computes in each layout: what to expect of `model.packed`, before it is measured. lengths: of examples."""
+    size = config.train.microbatch
+    padded = bucketed = 0
+    for step in range(steps_per_epoch(len(lengths), config.sequences_per_step)):
+        chosen = chosen_in(step, config, seed, len(lengths))
+        for begin in range(0, len(chosen), size):
+            own = sorted(lengths[index] for index in chosen[begin : begin + size])
+            padded += len(own) * own[-1]
+            parts = np.array_split(own, min(BUCKETS, len(own)))
+            bucketed += sum(len(part) * int(part[-1]) for part in parts)
+    packed = sum(lengths)
+    return (
+        f"examples of {min(lengths)} to {max(lengths)} tokens: an epoch computes {packed:,} packed, {bucketed:,} in buckets and "
+        f"{padded:,} padded to the longest of a microbatch ({bucketed / packed:.2f} and {padded / packed:.2f} times as many)"
+    )
 
 
 def steps_in_words(num_examples: int, config: FinetuneLoop) -> str:

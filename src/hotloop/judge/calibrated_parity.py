@@ -219,12 +219,14 @@ def _ahead(values: Sequence[float], steps: Sequence[int]) -> list[float]:
 def _weights(
     baseline: Sequence[ComparedRun], candidate: ComparedRun, noisy: Sequence[ComparedRun]
 ) -> tuple[list[int], list[_Numbers]]:
-    """What the weights show; nothing where they were not seen, or are other tensors."""
+    """What the weights show; nothing where they were not seen, or are other tensors, and of those of another size, such as a
+    table without the rows that nobody reads."""
     seen = [run.weights for run in (baseline[0], candidate, *noisy, *baseline[1:])]
     runs = [each.tensors for each in seen if each is not None]
     if len(runs) < len(seen) or len({len(run) for run in runs}) > 1:
         return [], []
-    rows = [row for row in zip(*runs, strict=True) if any(row[0].moved)]
+    alike = (row for row in zip(*runs, strict=True) if len({each.size for each in row}) == 1)
+    rows = [row for row in alike if any(row[0].moved)]
     most = max((len(row[0].steps) for row in rows), default=0)
     rows = [row for row in rows if len(row[0].steps) == most]
     count = min((len(tensor.steps) for row in rows for tensor in row), default=0)

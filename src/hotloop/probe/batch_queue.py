@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from hotloop.core.child import GIVEN
 from hotloop.probe.entry import around_call
 
 
@@ -27,6 +28,7 @@ class BatchQueue:
         which nothing learned from them."""
         self._unused = 0
         """Of them, those taken since something learned."""
+        self._has_loader = False
         self._ended: Any = None
         """What drew the indices of the loader that has ended since: a script may fetch the batches of a step, and learn then."""
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -38,6 +40,7 @@ class BatchQueue:
 
     def count_samples(self) -> None:
         """Hook torch's iterators for `samples`: a step of larger batches is compared by them."""
+        GIVEN.append(self._gave)
         around_call(_BaseDataLoaderIter, "__next__", self._counted)
 
     def _counted(self, original: Any, iterator: Any) -> Any:
@@ -46,6 +49,7 @@ class BatchQueue:
         except StopIteration:
             self._ended = iterator._index_sampler
             raise
+        self._has_loader = True
         if torch.is_grad_enabled():  # else it evaluates
             if self._ended not in (None, iterator._index_sampler):
                 self.samples -= self._unused
@@ -54,6 +58,11 @@ class BatchQueue:
             self.samples += number
             self._unused += number
         return batch
+
+    def _gave(self, num_samples: int) -> None:
+        """Unless they came out of a loader, whose batches are counted."""
+        if not self._has_loader:
+            self.samples += num_samples
 
     def learned(self) -> None:
         """From what was taken by now: a pass backward, or an update."""

@@ -56,9 +56,8 @@ class _Tensor:
         columns = [[_plain(value) for value in seen] for seen in self._seen]
         moved, along, gradient, moved_sample, gradient_sample = zip(*columns, strict=True)
         start = float(self._start.norm())
-        return TensorUpdates(
-            tuple(self._steps), start, moved, along, gradient, moved_sample, gradient_sample
-        )
+        samples, size = (moved_sample, gradient_sample), self._weights.numel()
+        return TensorUpdates(tuple(self._steps), start, moved, along, gradient, *samples, size)
 
 
 class WeightDigest:

@@ -17,6 +17,7 @@ from torch import Tensor
 from hotloop.checkpoint import state, store
 from hotloop.checkpoint.entries import held_out_losses
 from hotloop.core.census import Census
+from hotloop.core.child import GIVEN
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
@@ -90,6 +91,8 @@ def train(
             if run.samples is not None:
                 with timed.phase("logging"):
                     run.samples.add(step, data)
+            for told in GIVEN:
+                told(data.num_samples)
             whole = gradients(run, data, timed, stop)
             stop.fresh = False  # from here on there is something to save
             with timed.phase("optimizer"):

@@ -99,6 +99,11 @@ class Option:
         """Not an accumulation, which changes no batch."""
         return self.known.scales == "samples" and "accum" not in self.key
 
+    @property
+    def reshapes(self) -> bool:
+        """Whether batches have other shapes with another value, in which dropout draws other numbers."""
+        return self.accumulation is not None
+
     def label(self, value: str) -> str:
         """One value, as in the ledger."""
         if self.accumulation is not None:

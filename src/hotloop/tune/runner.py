@@ -46,7 +46,7 @@ def value_of(option: Option, text: str, diagnosis: Diagnosis, census: Census | N
     technique = Optimization(
         *(option.label(text), "", parity_class, ()),
         other_draws_in=draws,
-        reshapes=option.accumulation is not None,
+        reshapes=option.reshapes,
     )
     fix = Fix(technique, (option, text), tuple(option.asked_by(diagnosis)), None)
     if workers is None or workers.batches_ahead is None or census is None or not text.isdigit():

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.child import STEP_CLOCK_SAMPLES
+from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import ParityClass
 from hotloop.core.ledger import Ledger
 from hotloop.core.ranks import Ranks
-from hotloop.core.settings import Settings, load_settings
+from hotloop.core.settings import Settings, load_stored
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of, resolve
@@ -29,6 +31,7 @@ NOT_SENT = ("logging.wandb=false", "logging.mlflow=false", "checkpoint.upload=nu
 """In what is measured: nothing of it reaches a server."""
 MICROBATCH, ACCUMULATED, THREADS = "train.microbatch", "train.grad_accum_steps", "train.num_threads"
 CHECKPOINTING, SPLIT = "train.activation_checkpointing", "split"
+LAYOUT = "model.packed"
 OF_SEVERAL = "train.gradient_compression"
 """Acts between processes: one alone has nothing of it."""
 LAST = ("thread_binding",)
@@ -47,6 +50,12 @@ class Words(Option):
     """All settings, as they are on this machine without any of these words."""
     settings: Settings | None = field(default=None, compare=False)
     """What is tuned; `None`: nobody knows what else it could have."""
+
+    @property
+    def reshapes(self) -> bool:
+        """Dropout is drawn in the shape of a microbatch; of a fine-tuning the model's own config has it."""
+        shapes = self.name in (LAYOUT, SPLIT) or any(LAYOUT in each for each in self.values)
+        return shapes and self.as_given.get("model.dropout") != "0.0"
 
     def label(self, value: str) -> str:
         return AUTO if self.name == AUTO else value
@@ -90,11 +99,12 @@ class Words(Option):
             smaller = [each for each in range(1, size) if whole % each == 0]
             return [_split(each, whole) for each in smaller[-1:]]
         ways = ["selective", "full"] if self.name in (SPLIT, MICROBATCH) else []
+        ways = [w for w in ways if self.settings and _takes(self.settings, CHECKPOINTING, w)]
         done = ways.index(now[CHECKPOINTING]) + 1 if now[CHECKPOINTING] in ways else 0
         return [_word(CHECKPOINTING, each) for each in ways[done:]]
 
     def soak(self, value: str) -> Soak | None:
-        if self.settings is None:
+        if self.settings is None or not isinstance(self.settings.config, RunConfig):
             return None
         has, config = {_key(each): _value(each) for each in value.split()}, self.settings.config
         given = self.as_given[CHECKPOINTING]
@@ -131,26 +141,30 @@ def command_of(
     return (*train, "--out", str(out))
 
 
-def with_tokens(arm: Arm, *, settings: Settings) -> Arm:
+def with_tokens(arm: Arm, *, settings: Settings[Any]) -> Arm:
     """With the work of its steps. settings: the config as it was when all began, which trials see whatever it is by now."""
     try:
-        tokens = settings.with_words(_words(arm.command)).config.global_batch_tokens
+        config = settings.with_words(_words(arm.command)).config
     except ValueError:  # then the trainer says why
         return arm
-    return replace(arm, tokens_per_step=tokens)
+    if isinstance(config, RunConfig):
+        return replace(arm, tokens_per_step=config.global_batch_tokens)
+    # The trainer counts them: the last step of an epoch takes what is left.
+    env = {**arm.env, STEP_CLOCK_SAMPLES: "1"}
+    return replace(arm, samples_per_step=config.sequences_per_step, env=env)
 
 
 def alone(options: Iterable[Words], config: Path, overrides: Sequence[str]) -> list[Words]:
     """The options with the values that are a config with nothing else that `auto` chose: what needs another one is not."""
 
     def runs(value: str) -> bool:
-        return _runs(load_settings(config, [*overrides, *value.split()]))
+        return _runs(load_stored(config, [*overrides, *value.split()]))
 
     found = [replace(each, values=tuple(filter(runs, each.values))) for each in options]
     return [each for each in found if each.values]
 
 
-def _runs(settings: Settings) -> bool:
+def _runs(settings: Settings[Any]) -> bool:
     """Whether this machine can do all that they ask for."""
     try:
         resolve(settings, machine_for(settings))
@@ -159,7 +173,7 @@ def _runs(settings: Settings) -> bool:
     return True
 
 
-def machine_for(settings: Settings, ranks: int = 1) -> Machine:
+def machine_for(settings: Settings[Any], ranks: int = 1) -> Machine:
     """The machine, with the device that these settings train on, for each of so many processes. Raises `EnvironmentFailed`
     where it has fewer GPUs."""
     last = Ranks(ranks - 1, ranks, ranks - 1, ranks)
@@ -167,7 +181,7 @@ def machine_for(settings: Settings, ranks: int = 1) -> Machine:
 
 
 def options_for(
-    settings: Settings, named: Sequence[str], ranks: int = 1
+    settings: Settings[Any], named: Sequence[str], ranks: int = 1
 ) -> tuple[list[Words], list[Words]]:
     """All that `auto` chooses here, as one value to try first; and single settings to try on top of what is kept.
 
@@ -180,6 +194,7 @@ def options_for(
     pinned = {*named, *(key for key in given if settings.origin(key) == "flag")}
     pinned |= {each.key for each in CONFIGURED.values() if each.what_if}
     pinned |= {OF_SEVERAL} if ranks == 1 else set()
+    pinned |= {each.key for each in CONFIGURED.values() if not _takes(settings, each.key, AUTO)}
     free = [each for each in CONFIGURED.values() if each.key not in pinned]
     chosen_by = {each.key: AUTO for each in free if each.choose is not None}
     automatic, _ = resolve(settings.with_values(chosen_by, origin=AUTO), machine)
@@ -190,14 +205,23 @@ def options_for(
         return Words(name, tuple(values), known, parity, as_given=as_given, settings=settings)
 
     first, rest = [], []
-    changed = [each for each in free if chosen[each.key] != given[each.key]]
-    if len(changed) > 1:
-        value = " ".join(_word(each.key, chosen[each.key]) for each in changed)
-        parity = parity_class_of(chosen, baseline=given)
-        first.append(words(AUTO, [value], parity, *(each.name for each in changed)))
+    asking = {each.key: each.name for each in free}
+    changed = {key: chosen[key] for key in asking if chosen[key] != given[key]}
+    parity = parity_class_of(chosen, baseline=given)
+    if LAYOUT in given and LAYOUT not in pinned:
+        asking[LAYOUT] = "dynamic_padding"
+        layouts = [_word(LAYOUT, value) for value in (True, "buckets", False)]
+        rest.append(words(LAYOUT, layouts, "reduction_order", asking[LAYOUT]))
+        if given[LAYOUT] is not True:  # first: layers of no other layout are compiled
+            changed[LAYOUT] = True
+            parity = "reduction_order" if parity == "bitwise" else parity
+    if len(changed) > 1 or LAYOUT in changed:
+        value = " ".join(_word(key, each) for key, each in changed.items())
+        first.append(words(AUTO, [value], parity, *(asking[key] for key in changed)))
     for each in sorted(free, key=lambda each: each.name in LAST):
         values = [chosen[each.key], given[each.key], each.off, *each.settings]
         values += [v for v in each.trainer_settings if each.is_worth_trying(machine, v)]
+        values = [v for v in values if _takes(settings, each.key, v)]
         usable = (_usable(each, v, chosen, machine, pinned) for v in dict.fromkeys(values))
         rest.append(words(each.key, filter(None, usable), each.parity_class, each.name))
     if THREADS not in pinned:
@@ -211,8 +235,19 @@ def options_for(
     return first, [each for each in rest if each.values]
 
 
-def shapes_for(settings: Settings, named: Sequence[str]) -> list[Words]:
-    """Shapes of the model to show the speed of, each an option of one value."""
+def _takes(settings: Settings[Any], key: str, value: Any) -> bool:
+    """Whether this kind of training has a setting with such a value: a fine-tuning has the attention of its model."""
+    try:
+        settings.with_values({key: value}, origin=AUTO)
+    except ValueError:
+        return False
+    return True
+
+
+def shapes_for(settings: Settings[Any], named: Sequence[str]) -> list[Words]:
+    """Shapes of the model to show the speed of, each an option of one value; none of a model that has weights already."""
+    if not isinstance(settings.config, RunConfig):
+        return []
     flat = settings.config.flat()
     return [
         Words(key, (_word(key, value),), Known(""), "changes_training")
@@ -241,13 +276,13 @@ def _usable(
     return " ".join([_word(technique.key, value), *(_word(each.key, each.off) for each in off)])
 
 
-def varied(option: Option, given: Settings) -> Words:
+def varied(option: Option, given: Settings[Any]) -> Words:
     """A setting that the user varies, with what it may change, unless that was told."""
     techniques = [each for each in CONFIGURED.values() if each.key == option.name]
     parity: ParityClass = techniques[0].parity_class if techniques else "changes_training"
     if option.name.startswith(FREE):
         parity = "bitwise"
-    if option.name == THREADS:
+    if option.name in (THREADS, LAYOUT):
         parity = "reduction_order"
     return Words(
         option.name,
@@ -261,7 +296,7 @@ def varied(option: Option, given: Settings) -> Words:
     )
 
 
-def tuned(settings: Settings, ledger: Ledger, evidence: Path, ranks: int = 1) -> Settings:
+def tuned(settings: Settings[Any], ledger: Ledger, evidence: Path, ranks: int = 1) -> Settings[Any]:
     """Every setting, resolved, with what was kept; each kept one says what showed it and where that lies."""
     kept = [each for name in ledger.kept for each in ledger.fixes if each.name == name]
     words = [word for each in kept for word in str(each.value).split()]

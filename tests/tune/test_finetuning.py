@@ -252,6 +252,12 @@ def test_what_a_fine_tuning_cannot_begin_with_is_told_before_anything_runs(
     assert not Path("runs").exists()
 
 
+def test_several_processes_of_a_fine_tuning_are_refused(config: Path, capfd: Any) -> None:
+    assert run(["tune", str(config), "--ranks", "2"]) == ExitCode.USAGE
+    assert "a fine-tuning is of one process" in capfd.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_setting_that_is_varied_is_one_of_a_fine_tuning(config: Path, capfd: Any) -> None:
     assert run(["tune", str(config), "--vary", "data.source=x"]) == ExitCode.USAGE
     assert "unknown key `data.source`" in capfd.readouterr().err

@@ -32,6 +32,9 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int
     config, overrides, out = Path(words[0]), words[1:], out or Path("tuned.yaml")
     settings = settings_of(config, overrides)
     together = Ranks(num_ranks=ranks)
+    if ranks > 1 and not isinstance(settings.config, RunConfig):
+        do = f"leave out --ranks {ranks}"
+        raise UsageError("a fine-tuning is of one process", where=str(config), do=do)
     if not is_config(out.name):
         raise UsageError(f"--out {out} is no config", do="name a .yaml file to write")
     if out.resolve() == config.resolve():

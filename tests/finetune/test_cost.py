@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.finetune.classifier import ONE_LABEL, Classifier, why_not_packed
 from hotloop.finetune.dropout import Dropout, dropout, replace_dropout
+from hotloop.finetune.encoder_layer import as_written
 from hotloop.finetune.entities import Entities
 from hotloop.finetune.packing import FULL
 from hotloop.finetune.vocabulary import keep_used_rows
@@ -107,7 +108,8 @@ def test_last_layer_computes_first_tokens_alone() -> None:
 
 def as_transformers_has_it(model: nn.Module) -> None:
     for each in model.modules():
-        vars(each).pop("forward", None)
+        if hasattr(each, "fused_parts"):
+            as_written(each)
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "electra"])
@@ -123,7 +125,7 @@ def test_fused_layer_learns_what_the_layer_of_transformers_learns(
     replace_dropout(model)
     head = Entities(("A",)) if task.startswith("T") else ONE_LABEL
     classifier = Classifier(model, packed=True, pad_id=0, head=head)
-    assert any("forward" in vars(each) for each in model.modules())
+    assert any(hasattr(each, "fused_parts") for each in model.modules())
     draw = np.random.default_rng(0)
     tokens = [draw.integers(5, 128, n).astype(np.int32) for n in (17, 3, 90, 40, 3, 9)]
     _, inputs = classifier.arranged(tokens)
@@ -155,9 +157,36 @@ def test_copy_of_a_model_computes_with_its_own_weights() -> None:
     assert not torch.equal(classifier.logits(*inputs), before)
 
 
-def test_layer_with_another_activation_is_left_as_it_is() -> None:
+def bert_with(activation: str) -> Any:
     settings = config("bert")
-    settings.hidden_act = "gelu_new"
-    model = transformers.AutoModelForSequenceClassification.from_config(settings).eval()
+    settings.hidden_act = activation
+    return transformers.AutoModelForSequenceClassification.from_config(settings).eval()
+
+
+def test_layer_with_another_activation_or_more_weights_is_left_as_it_is() -> None:
+    model = bert_with("gelu_new")
     assert why_not_packed(model, [np.arange(5, n, dtype=np.int32) for n in (9, 30)]) is None
-    assert not any("forward" in vars(each) for each in model.modules())
+    assert not any(hasattr(each, "fused_parts") for each in model.modules())
+    model = bert_with("gelu")
+    for layer in model.bert.encoder.layer[1:]:
+        layer.attention.self.distance_embedding = nn.Embedding(3, 16)
+    Classifier(model, packed=True, pad_id=0)
+    assert [hasattr(each, "fused_parts") for each in model.bert.encoder.layer] == [True, False]
+
+
+def test_attention_that_takes_no_other_is_replaced_while_examples_are_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As that of transformers 4, which asks for no function of attention."""
+
+    def not_asked_for(*given: object, **named: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("hotloop.finetune.encoder_layer._is_open", lambda module: False)
+    monkeypatch.setattr("hotloop.finetune.classifier.attention", not_asked_for)
+    tokens = [np.arange(5, n, dtype=np.int32) for n in (9, 30)]
+    model = bert_with("gelu_new")
+    plain = copy.deepcopy(model)
+    assert why_not_packed(model, tokens) is None
+    monkeypatch.setattr("hotloop.finetune.encoder_layer.ATTENTIONS", ())
+    assert why_not_packed(plain, tokens) is not None

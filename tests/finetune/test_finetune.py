@@ -48,6 +48,8 @@ def test_texts_become_a_model_that_transformers_loads_and_that_has_learned(
     assert f"accuracy {task['accuracy']:.4f}" in said
     assert task["classes"] == ["bad", "good", "so-so"]
     assert "14 steps of 8 examples an epoch, 168 steps in 12 epochs" in said
+    assert "not packed" not in said
+    assert "attention_mask" not in said  # transformers 4 recommends one for what seems padded
 
     place = tmp_path / "run/model"
     model = transformers.AutoModelForSequenceClassification.from_pretrained(place).eval()

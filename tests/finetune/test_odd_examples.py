@@ -309,7 +309,7 @@ def test_a_decoder_learns_from_the_last_token_of_each_text_whatever_its_pad_toke
     losses = []
     for text, label in zip(out.texts, out.labels, strict=True):
         with torch.no_grad():
-            logits = model(**own(text, return_tensors="pt")).logits
+            logits = model(own(text, return_tensors="pt").input_ids).logits
         losses.append(float(F.cross_entropy(logits, torch.tensor([int(label)]))))
     evaluated = json.loads((tmp_path / "run/evals.jsonl").read_text().splitlines()[-1])["loss"]
     assert evaluated == pytest.approx(sum(losses) / len(losses), rel=1e-4)

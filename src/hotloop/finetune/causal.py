@@ -24,7 +24,7 @@ from hotloop.core.errors import first_line
 from hotloop.core.memory_use import memory_refusal
 from hotloop.finetune.classifier import BUCKETS
 from hotloop.finetune.compiled_attention import layers_of
-from hotloop.finetune.packed_attention import packed_attention
+from hotloop.finetune.packed_attention import Row, packed_attention
 from hotloop.finetune.sequences import Example
 from hotloop.finetune.tokens import padded_rows
 from hotloop.finetune.work import InMemory, chosen_in, held_out_parts, in_microbatches, spread
@@ -63,7 +63,7 @@ class CausalLearner(nn.Module):
             return torch.cat(parts)
         ids, positions, lengths, where = inputs
         selects = {"logits_to_keep": where} if self._selects else {}
-        with packed_attention(self.model, lengths, self._longest):
+        with packed_attention(self.model.config, Row(lengths, self._longest)):
             found = self.model(input_ids=ids, position_ids=positions, use_cache=False, **selects).logits  # fmt: skip
         picked: Tensor = found[0] if self._selects else found[0, where]
         return picked

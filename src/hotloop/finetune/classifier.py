@@ -19,9 +19,11 @@ from torch import Tensor, nn
 from hotloop.core.errors import first_line
 from hotloop.core.memory_use import memory_refusal
 from hotloop.finetune.compiled_attention import layers_of
-from hotloop.finetune.encoder_layer import as_written, fuse_layers, is_fused
+from hotloop.finetune.encoder import position_table
+from hotloop.finetune.encoder_layer import as_written, fuse_layers
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
+from hotloop.finetune.packed_attention import packed_attention, running
 from hotloop.finetune.packing import ATTENTION, Layout, attention, packed
 from hotloop.finetune.regression import Number, in_full_precision
 from hotloop.finetune.tokens import padded_rows
@@ -45,19 +47,21 @@ class Classifier(nn.Module):
         self.head = head
         self.packed, self.buckets = packed, buckets
         self._pad_id = pad_id
-        self._layout: Layout | None = None
-        from transformers import AttentionInterface
-
-        AttentionInterface.register(ATTENTION, attention)
         base: Any = model.base_model
-        self._offset = _first_position(base)
+        self._takes = {*inspect.signature(getattr(model, "sequence", model).forward).parameters}
+        table = position_table(base)
+        self.has_positions = table is not None or "position_ids" in self._takes
+        padding = getattr(table, "padding_idx", None)
+        self._offset = 0 if padding is None else int(padding) + 1  # RoBERTa's begin behind it
         self._heads = int(getattr(base.config, "num_attention_heads", 1))
         self._layers, self._is_compiled = layers_of(base), False
         self._last = self._layers[-1] if self._layers and head.reads == "first" else None
         fuse_layers(self._layers)
         if isinstance(head, Number):
             in_full_precision(model)
-        self.hook = base.register_forward_hook(self._to_first_tokens)
+        self.hooks = [base.register_forward_hook(self._to_first_tokens)]
+        if table is not None and "position_ids" not in self._takes:
+            self.hooks.append(table.register_forward_pre_hook(_at_positions))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Targets of the head, then what `logits` takes."""
@@ -76,24 +80,23 @@ class Classifier(nn.Module):
             return found if len(found) > 1 else found[0]
         ids, positions, where, starts, there, back, *masks = inputs
         base: Any = self.model.base_model
-        before = base.config._attn_implementation
-        layout = Layout(starts, there, back, masks, ids.shape[1], self._last)
-        self._layout = layout.with_tensors() if self._is_compiled else layout
-        base.config._attn_implementation = ATTENTION
-        try:
-            output = self.model(
-                input_ids=ids, position_ids=positions + self._offset, layout=self._layout
-            )
-        finally:
-            self._layout = None
-            base.config._attn_implementation = before
+        at = positions + self._offset
+        layout = Layout(starts, there, back, masks, ids.shape[1], self._last, at)
+        layout = layout.with_tensors() if self._is_compiled else layout
+        named = {"position_ids": at}
+        if "head_mask" in self._takes:
+            # As in transformers 4, which by itself makes types of one text at most, and takes an id renumbered to that of padding for it and warns.
+            named |= {"token_type_ids": torch.zeros_like(ids), "attention_mask": torch.ones_like(ids)}  # fmt: skip
+        named = {name: each for name, each in named.items() if name in self._takes}
+        with packed_attention(base.config, layout, ATTENTION, attention):
+            output = self.model(input_ids=ids, **named)
         found = _read(output, self.head, where)
         return found if len(found) > 1 else found[0]
 
     def layers_to_compile(self) -> list[nn.Module]:
         """As transformers has them. On a CPU without the last one where it computes first tokens alone, which saves more."""
         on_cpu = next(self.model.parameters()).device.type == "cpu"
-        left_out = self._last if on_cpu and is_fused(self._last) else None
+        left_out = self._last if on_cpu and hasattr(self._last, "fused_parts") else None
         found = [each for each in self._layers if self.packed and each is not left_out]
         for layer in found:
             as_written(layer)
@@ -102,11 +105,11 @@ class Classifier(nn.Module):
 
     def _to_first_tokens(self, base: Any, arguments: object, output: Any) -> Any:
         """A forward hook of the encoder: its output as that of one token per example."""
-        if self._layout is None or self.head.reads == "each":
+        if (layout := running()) is None or self.head.reads == "each":
             return output
         rows = output.last_hidden_state[0]
-        if len(rows) == self._layout.num_tokens:  # else the last layer has left them out
-            rows = rows[self._layout.starts]
+        if len(rows) == layout.num_tokens:  # else the last layer has left them out
+            rows = rows[layout.starts]
         output["last_hidden_state"] = rows.unsqueeze(1)
         if getattr(base, "pooler", None) is not None:
             output["pooler_output"] = base.pooler(output.last_hidden_state)
@@ -152,17 +155,14 @@ def why_not_packed(
 
     The longest of all belongs to them: attention may have a window.
     """
-    if (
-        "position_ids"
-        not in inspect.signature(getattr(model, "sequence", model).forward).parameters
-    ):
-        return "it takes no position ids"
     if not hasattr(model, "base_model") or model.base_model is model:
         return "it has no encoder apart from its head"
     was_training = model.training
     model.eval()
     trial = Classifier(model, packed=True, pad_id=0, head=head)
     try:
+        if not trial.has_positions:
+            return "it takes no position ids"
         order, inputs = trial.arranged(tokens)
         together = trial.logits(*inputs)
         rows = [torch.from_numpy(tokens[index].astype(np.int64))[None] for index in order]
@@ -176,18 +176,17 @@ def why_not_packed(
                 return f"logits would differ by {off:.1e}"
     except IndexError:  # of the one token that was left of each text
         return "its head reads other tokens of a text than the first, as those of decoders do"
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
         if memory_refusal(error) is not None:
             raise
         return f"it does not take them: {first_line(error)[:120]}"
     finally:
-        trial.hook.remove()
+        for hook in trial.hooks:
+            hook.remove()
         model.train(was_training)
     return None
 
 
-def _first_position(base: Any) -> int:
-    """The position id of a first token: RoBERTa's begin behind that of padding."""
-    table = getattr(getattr(base, "embeddings", None), "position_embeddings", None)
-    padding = getattr(table, "padding_idx", None)
-    return 0 if padding is None else int(padding) + 1
+def _at_positions(table: object, given: object) -> tuple[Tensor] | None:
+    """A forward hook, before it, of the positions of a class that takes none."""
+    return None if (layout := running()) is None else (layout.positions,)

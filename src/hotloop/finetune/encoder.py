@@ -65,7 +65,9 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
                 **({} if each.problem is None else {"problem_type": each.problem}),
                 **common,
             )
-            absent = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+            # of the latter transformers 4 gives the name alone
+            others = (key if isinstance(key, str) else key[0] for key in report["mismatched_keys"])
+            absent = {*report["missing_keys"], *others}
             new.update(str(key).rpartition(".")[0] for key in absent)
             models.append(model)
     written = tokenizer_json(tokenizer, config.path)
@@ -95,12 +97,16 @@ def pad_id_of(model: Any, tokenizer: Any) -> int | None:
     return found
 
 
-def longest_text(model: Any) -> int | None:
-    """Tokens that a model with learned positions reads."""
-    base = model.base_model
+def position_table(base: Any) -> nn.Embedding | None:
+    """Learned positions of a model without its head."""
     table = getattr(getattr(base, "embeddings", None), "position_embeddings", None)
     table = getattr(base, "wpe", None) if table is None else table  # GPT-2's
-    if not isinstance(table, nn.Embedding):
+    return table if isinstance(table, nn.Embedding) else None
+
+
+def longest_text(model: Any) -> int | None:
+    """Tokens that a model with learned positions reads."""
+    if (table := position_table(model.base_model)) is None:
         return None
     return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 

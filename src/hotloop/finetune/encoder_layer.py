@@ -7,6 +7,7 @@ of autocast, all else in fp32.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from types import MethodType
 from typing import Any
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from hotloop.finetune.dropout import kept_units
-from hotloop.finetune.packing import Layout, attended, attended_backward, times
+from hotloop.finetune.packed_attention import running
+from hotloop.finetune.packing import Layout, attended, attended_backward, attention, times
 
 # fmt: off
 LAYERS = (  # BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA; DistilBERT, without dropout behind attention
@@ -28,36 +30,60 @@ LAYERS = (  # BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA; DistilBERT, without drop
      "sa_layer_norm output_layer_norm", "attention.dropout - ffn.dropout", "ffn.activation", "attention"),
 )
 """Products, norms, dropouts, activation and attention of a layer, in the order in which they are computed."""
+ATTENTIONS = ["query", "key", "value", "dropout"], ["dropout", "q_lin", "k_lin", "v_lin", "out_lin"]
+"""All that attention of these consists of."""
 # fmt: on
 
 
 def parts_of(layer: nn.Module) -> list[Any] | None:
     """Products and norms; dropouts, `None` for one that is not there; the width of a head. `None` for a layer that is computed in another way."""
-    for *names, activation, attention in LAYERS:
+    for *names, activation, attending in LAYERS:
         try:
             found = [[layer.get_submodule(name) if name != "-" else None for name in each.split()] for each in names]  # fmt: skip
             is_exact = layer.get_submodule(activation).act is F.gelu
-            size = layer.get_submodule(attention).attention_head_size
+            size = layer.get_submodule(attending).attention_head_size
         except AttributeError:
             continue
         products, norms, dropouts = found
         kinds = {(type(each), getattr(each, "bias", None) is None) for each in (*products, *norms)}
         is_exact &= all(each is None or isinstance(each, nn.Dropout) for each in dropouts)
+        is_exact &= 2 * (len(products) + len(norms)) == len([*layer.parameters()])
         if is_exact and kinds == {(nn.Linear, False), (nn.LayerNorm, False)}:
             return [(*products, *norms), dropouts, size]
     return None
 
 
 def fuse_layers(stack: Iterable[Any]) -> None:
-    """In place, those of them that can be: what they compute for packed examples on a CPU."""
+    """In place, those of them that can be: what they compute for packed examples on a CPU.
+
+    And the attention of classes that take no other one, as those of BERT and its relatives in transformers 4, for where they are not fused.
+    """
     for layer in stack:
         if (found := parts_of(layer)) is not None:
-            layer.fused_parts = found
+            layer.fused_parts = *found, _is_open(layer)
             layer.forward = MethodType(_forward, layer)
+        for module in layer.modules():
+            names = [name for name, _ in module.named_children()]
+            if names in ATTENTIONS and not _is_open(module):
+                module.forward = MethodType(_attention, module)
 
 
-def is_fused(layer: object) -> bool:
-    return layer is not None and "forward" in vars(layer)
+def _is_open(module: Any) -> bool:
+    """Whether its class passes on arguments that it does not know, to attention of any kind."""
+    given = inspect.signature(type(module).forward).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in given)
+
+
+def _attention(module: Any, *given: Any, **named: Any) -> Any:
+    if running() is None:
+        return type(module).forward(module, *given, **named)
+    hidden = given[0] if given else named["query"]  # DistilBERT's
+    names = ATTENTIONS[0][:3] if hasattr(module, "query") else ATTENTIONS[1][1:4]
+    heads = -1, module.attention_head_size
+    q, k, v = (getattr(module, name)(hidden).unflatten(2, heads).transpose(1, 2) for name in names)
+    found = attention(module, q, k, v, None, dropout=module.dropout.p * module.training)[0]
+    found = found.flatten(2)
+    return (module.out_lin(found) if hasattr(module, "out_lin") else found), None
 
 
 def as_written(layer: nn.Module) -> None:
@@ -65,15 +91,16 @@ def as_written(layer: nn.Module) -> None:
     vars(layer).pop("forward", None)
 
 
-def _forward(layer: Any, hidden: Tensor, *others: Any, layout: Layout | None = None, **named: Any) -> Any:  # fmt: skip
+def _forward(layer: Any, hidden: Tensor, *others: Any, **named: Any) -> Any:
+    layout: Layout | None = running()
     if layout is None or hidden.device.type != "cpu":
-        named |= {} if layout is None else {"layout": layout}
         return type(layer).forward(layer, hidden, *others, **named)
-    parts, dropouts, size = layer.fused_parts
+    parts, dropouts, size, is_open = layer.fused_parts
     rates = [each.p if each is not None and layer.training else 0.0 for each in dropouts]
     weights = (each for part in parts for each in (part.weight, part.bias))
     fixed = layout, layer is layout.last, size, rates, [each.eps for each in parts[-2:]]
-    return _Layer.apply(hidden[0].float(), *fixed, *weights)[None]  # type: ignore[no-untyped-call]
+    found = _Layer.apply(hidden[0].float(), *fixed, *weights)[None]  # type: ignore[no-untyped-call]
+    return found if is_open else (found,)
 
 
 class _Layer(torch.autograd.Function):

@@ -7,7 +7,7 @@ row is made. In bf16 or fp16 without dropout one kernel of variable lengths does
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,20 +45,26 @@ class Row:
         return list(self.lengths.tolist())
 
 
-_rows: list[Row] = []
-"""That of the running forward, innermost last."""
+_rows: list[Any] = []
+"""That of the running forward, innermost last; of an encoder a `Layout`."""
+
+
+def running() -> Any:
+    """The row that is computed now, if any."""
+    return _rows[-1] if _rows else None
 
 
 @contextmanager
-def packed_attention(model: Any, lengths: Tensor, longest: int) -> Iterator[None]:
-    """The model's attention stays inside examples of these lengths. Raises `AttributeError` for a model without the interface."""
+def packed_attention(
+    config: Any, row: object, name: str = NAME, function: Callable[..., Any] | None = None
+) -> Iterator[None]:
+    """Attention of the model with this config stays inside the examples of `row`. Raises `ImportError` where transformers has no interface for it."""
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, attend)
-    config = model.config
+    AttentionInterface.register(name, function or attend)
     before = config._attn_implementation
-    config._attn_implementation = NAME
-    _rows.append(Row(lengths, longest))
+    config._attn_implementation = name
+    _rows.append(row)
     try:
         yield
     finally:
@@ -83,7 +89,7 @@ def attend(
         raise ValueError("it brings a mask of its own")
     if asked := [name for name in UNKNOWN if named.get(name) is not None]:
         raise ValueError(f"its attention has `{asked[0]}`")
-    row, device = _rows[-1], query.device.type
+    row, device = running(), query.device.type
     # what autocast makes of them: behind rotary positions in fp32 they are of several types
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, key, value = query.to(kind), key.to(kind), value.to(kind)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from hotloop.finetune.dropout import kept_units
-from hotloop.finetune.packed_attention import WITHOUT_CUDNN
+from hotloop.finetune.packed_attention import WITHOUT_CUDNN, running
 from hotloop.train.batches import Inputs
 
 ATTENTION = "hotloop_examples"
@@ -45,6 +45,8 @@ class Layout:
     num_tokens: int
     last: object = None
     """The layer that computes first tokens alone, where no others are read from there on."""
+    positions: Tensor | None = None
+    """(1, T), for a model whose class takes none."""
     tensors: Sequence[Tensor] = ()
     """For compiled layers: `there`, `back`, all masks in one, and the shape of each, so many of them whatever the groups."""
 
@@ -139,13 +141,15 @@ def attention(
     value: Tensor,
     mask: object,
     *,
-    layout: Layout,
+    layout: Layout | None = None,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
     """As transformers calls it: (1, heads, T, width of a head) to (1, T, heads, width of a head). Raises `ValueError` for what it does not compute."""
+    layout = layout or running()
+    assert layout is not None
     if torch.compiler.is_compiling():
         given = query, key, value, layout.tensors, 0, dropout, scaling, None
         return torch.ops.hotloop.attention(*given)[0], None

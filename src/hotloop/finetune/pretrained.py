@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ OWN_CODE = (
     "this model brings Python code of its own, which is not run unless you ask for it",
     "if you trust it, set `model.trust_remote_code=true`; `hotloop predict` and `hotloop generate` take --trust-remote-code",
 )
+TOKENIZER_FILES = "tokenizer.json", "vocab*", "*.model"
 NO_TOKENIZER = (
     "no tokenizer that knows any words",
     "put the model's own beside its weights: `AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR)`",
@@ -48,7 +50,9 @@ def loading(path: str, warn: Warn, *, trusted: bool) -> Iterator[tuple[Any, str,
         what, do = f"transformers cannot load this model: {first_line(error)[:200]}", COPY_AGAIN
         if not trusted and "trust_remote_code" in str(error):  # the argument that they ask for
             what, do = OWN_CODE
-        if "backend tokenizer" in what:
+        files = chain.from_iterable(map(Path(source).glob, TOKENIZER_FILES))
+        is_none = "NoneType" in what and common["local_files_only"] and not any(files)
+        if is_none or "backend tokenizer" in what:  # transformers 4 and 5
             what, do = NO_TOKENIZER
         raise UsageError(what, where=path, do=do) from error
 
@@ -82,7 +86,7 @@ def check_directory(directory: Path) -> Path:
         what = "no weights in safetensors"
         if pickles:
             what += f", only {pickles[0]}, a pickle, which could run any code when it is read"
-        do = "save them with `model.save_pretrained(directory)` of transformers 5"
+        do = "save them with `model.save_pretrained(directory)` of transformers"
         raise UsageError(what, where=str(directory), do=do)
     return directory.resolve()
 

@@ -22,6 +22,7 @@ from hotloop.finetune.compiled_attention import layers_of
 from hotloop.finetune.encoder_layer import as_written, fuse_layers, is_fused
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
+from hotloop.finetune.microbatches import BUCKETS
 from hotloop.finetune.packing import ATTENTION, Layout, attention, packed
 from hotloop.finetune.regression import Number, in_full_precision
 from hotloop.finetune.tokens import padded_rows
@@ -29,8 +30,6 @@ from hotloop.train.batches import Inputs
 
 TOLERANCE = 1e-5
 """Largest difference of a packed logit from that of the example by itself, in fp32."""
-BUCKETS = 4
-"""Lengths that a microbatch of a model that cannot be packed is padded to."""
 ONE_LABEL = OneLabel(())
 
 

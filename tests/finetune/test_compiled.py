@@ -190,7 +190,12 @@ def test_compiled_training_goes_on_to_the_same_bits_and_leaves_a_model_of_transf
 ) -> None:
     data, model = write_csv(tmp_path / "tweets.csv"), save_encoder("bert", tmp_path / "bert")
     job += ["--task", "classification", "--data", str(data), "--model", str(model)]
-    job += ["train.microbatch=8", "eval.every_steps=7", "checkpoint.every_steps=5"]
+    job += [
+        "train.microbatch=8",
+        "train.microbatch_tokens=100",
+        "eval.every_steps=7",
+        "checkpoint.every_steps=5",
+    ]
     job += ["checkpoint.background=false"]
     said = run([*job, "--out", str(tmp_path / "whole")])
     assert "1 layer compiled for rows of any length" in said

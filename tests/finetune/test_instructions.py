@@ -20,6 +20,7 @@ from decoders import (
     TEMPLATE,
     asked,
     chat,
+    model_of,
     save_decoder,
     tokenizer,
     write_chats,
@@ -36,7 +37,7 @@ from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
-from hotloop.finetune.causal import CausalWork
+from hotloop.finetune.causal import CausalLearner, CausalWork
 from hotloop.finetune.causal_start import arithmetic
 from hotloop.finetune.chats import read_sources
 from hotloop.finetune.sequences import Counts, Example, examples_of
@@ -205,7 +206,7 @@ def test_spaces_of_a_completion_are_learned_where_the_tokenizer_leaves_them_out_
 def test_held_out_examples_that_are_trained_on_are_counted(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n % 4}:", "completion": " blue"} for n in range(6)]
     found, _ = made(write_lines(tmp_path / "a.jsonl", rows))
-    learner: Any = None
+    learner = CausalLearner(model_of("llama"), packed=True, longest=64)
     work = CausalWork(config_of(tmp_path / "a.jsonl"), learner, found[:3], found[3:])
     assert arithmetic(work, None)[-1].endswith("better than they are: 2 examples")
 

@@ -228,7 +228,7 @@ def test_tokens_of_each_layout_are_told_before_anything_is_timed(
         assert run([*words, str(config)]) == ExitCode.USAGE
         said = capfd.readouterr().err
         assert "that is all" in said
-        assert "tokens: an epoch computes" in said
+        assert "tokens a step in the mean of" in said
         assert len(seen) == 2  # of both parts, in the cache before the first process that is timed
         seen.clear()
 

@@ -98,6 +98,9 @@ class FinetuneTrain(TrainConfig):
     """0 takes as many as `epochs` need; else that many are made, whatever the `epochs`."""
     microbatch: Positive = 16
     """Examples in one forward and backward. The last step of an epoch takes what is left."""
+    microbatch_tokens: Positive | None = None
+    """Most tokens, padding among them, in one forward and backward: a step has the same `microbatch` x `grad_accum_steps` examples
+    and gradient, in other parts, and what is longer is one by itself. null divides by number."""
     init_from: None = None
     """No effect here: `model.path` is where the training starts from."""
     compile: bool | Literal["auto"] = "auto"
@@ -133,6 +136,7 @@ class FinetuneLoop(LoopConfig):
 
     optimizer: FinetuneOptimizer = FinetuneOptimizer()
     schedule: FinetuneSchedule = FinetuneSchedule()
+    train: FinetuneTrain = FinetuneTrain()
     eval: FinetuneEval = FinetuneEval()
     stability: FinetuneStability = FinetuneStability()
 
@@ -152,7 +156,6 @@ class FinetuneConfig(FinetuneLoop):
     `tokens` finds entities in it; `classification+tokens` learns a label and entities with one encoder."""
     data: ExamplesConfig
     model: EncoderConfig
-    train: FinetuneTrain = FinetuneTrain()
 
     @field_validator("task", mode="before")
     @classmethod

@@ -32,8 +32,9 @@ class ModuleTrain(FinetuneTrain):
     """Examples in one forward and backward. The last step of an epoch takes what is left."""
     compile: Literal[False] = False
     """Not yet: compile the module before it is given."""
+    microbatch_tokens: None = None
     class_weights: None = None
-    """No effect here: the loss is given."""
+    """Neither has an effect here: how long an example is, is not known, and the loss is given."""
 
 
 class ModuleEval(FinetuneEval):

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import first_line
 from hotloop.core.memory_use import memory_refusal
-from hotloop.finetune.classifier import BUCKETS
 from hotloop.finetune.compiled_attention import layers_of
+from hotloop.finetune.microbatches import BUCKETS, divided, divided_sorted
 from hotloop.finetune.packed_attention import Row, packed_attention
 from hotloop.finetune.sequences import Example
 from hotloop.finetune.tokens import padded_rows
@@ -153,9 +153,11 @@ class CausalWork(InMemory):
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
         numbers = chosen_in(step, self.config, self.config.data.seed, len(self.train))
         chosen = [self.train[index] for index in numbers]
-        microbatches = in_microbatches(numbers, self.config, own, self._arranged, pinned)
+        lengths = [each.num_read for each in chosen]
+        parts = divided(lengths, self.config.train, self.model)
+        microbatches = in_microbatches(numbers, parts, self._arranged, pinned)
         num_targets = sum(each.num_targets for each in chosen)
-        return StepData(microbatches, num_targets, sum(each.num_read for each in chosen), len(chosen))  # fmt: skip
+        return StepData(microbatches, num_targets, sum(lengths), len(chosen))
 
     def _arranged(self, numbers: list[int]) -> Inputs:
         return self.model.arranged([self.train[index] for index in numbers])
@@ -166,13 +168,13 @@ class CausalWork(InMemory):
     @torch.no_grad()
     def evaluate(self, run: Run, stop: StopRequest) -> HeldOut | None:
         """Over all held-out examples, those of a length together."""
-        size = self.config.train.microbatch
         few = spread(len(self.held_out), self.config.eval.windows)
-        chosen = sorted((self.held_out[at] for at in few), key=lambda each: each.num_read)
+        chosen = [self.held_out[at] for at in few]
         if not chosen:
             return None
+        parts = divided_sorted([each.num_read for each in chosen], self.config.train, self.model)
         total = torch.zeros((), device=run.device)
-        for part in held_out_parts(run, self.model, stop, chosen, size):
+        for part in held_out_parts(run, self.model, stop, chosen, parts):
             inputs = to_device(self.model.arranged(part), run.device)
             with autocast(run.device.type, self.config.train.precision):
                 total += self.model(*inputs)

@@ -17,7 +17,6 @@ from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.adapters import check_lora, export_adapter
 from hotloop.finetune.causal import CausalLearner, CausalWork, why_not_packed
 from hotloop.finetune.chats import PROMPTS_FILE, Prompts, Sources
-from hotloop.finetune.classifier import BUCKETS
 from hotloop.finetune.conduct import (
     CHECKED,
     MODEL_DIRECTORY,
@@ -37,9 +36,10 @@ from hotloop.finetune.decoder import (
     longest_example,
 )
 from hotloop.finetune.encoder import check_ids, check_known, export
+from hotloop.finetune.microbatches import BUCKETS
 from hotloop.finetune.pretrained import Warn
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
-from hotloop.finetune.work import steps_in_words, twice
+from hotloop.finetune.work import layout_in_words, steps_in_words, twice
 from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
@@ -151,6 +151,7 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
         f"{counted(len(train), 'example')} to train on and {len(work.held_out)} held out; {num_read:,} tokens an epoch, "
         f"{num_targets:,} of them learned ({num_targets / num_read:.0%})",
         steps_in_words(len(train), config),
+        *layout_in_words([each.num_read for each in train], config, config.data.seed, work.model),
     ]
     if config.model.lora.rank:
         every = [(p.numel(), p.requires_grad) for p in model.parameters()]

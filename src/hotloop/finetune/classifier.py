@@ -23,6 +23,7 @@ from hotloop.finetune.encoder import position_table
 from hotloop.finetune.encoder_layer import as_written, fuse_layers
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
+from hotloop.finetune.microbatches import BUCKETS
 from hotloop.finetune.packed_attention import packed_attention, running
 from hotloop.finetune.packing import ATTENTION, Layout, attention, packed
 from hotloop.finetune.regression import Number, in_full_precision
@@ -31,8 +32,6 @@ from hotloop.train.batches import Inputs
 
 TOLERANCE = 1e-5
 """Largest difference of a packed logit from that of the example by itself, in fp32."""
-BUCKETS = 4
-"""Lengths that a microbatch is padded to where its examples are not packed."""
 ONE_LABEL = OneLabel(())
 
 

@@ -42,25 +42,30 @@ def prepare_ahead(settings: Settings[Any], warn: Callable[[str], None]) -> None:
     each layout. Raises what that raises."""
     config = settings.config
     check_model(config.model.path, trusted=config.model.trust_remote_code)
-    from hotloop.finetune.work import layouts_in_words
+    from hotloop.finetune.microbatches import BUCKETS, AsAsked, Laid
+    from hotloop.finetune.work import layout_in_words
 
+    layout: Laid
     if isinstance(config, CausalConfig):
         from hotloop.finetune.causal_start import read_examples
         from hotloop.finetune.chats import read_sources
 
         _, found = read_examples(settings, read_sources(config), warn)
-        warn(layouts_in_words([each.num_read for each in found.train], config, config.data.seed))
-        return
-    from hotloop.finetune.encoder import load_encoder
-    from hotloop.finetune.examples import read_dataset
-    from hotloop.finetune.heads import head_of
-    from hotloop.finetune.start import build_work
+        lengths = [each.num_read for each in found.train]
+        layout = AsAsked(config.model.packed is True, BUCKETS if config.model.packed else 1)
+    else:
+        from hotloop.finetune.encoder import load_encoder
+        from hotloop.finetune.examples import read_dataset
+        from hotloop.finetune.heads import head_of
+        from hotloop.finetune.start import build_work
 
-    dataset = read_dataset(config.data, task=config.task)
-    head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
-    encoder = load_encoder(config.model, head, lambda note: None)  # a training says it
-    work = build_work(config, dataset, encoder, head, warn)
-    warn(layouts_in_words([len(ids) for ids in work.train.tokens], config, config.data.seed))
+        dataset = read_dataset(config.data, task=config.task)
+        head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
+        encoder = load_encoder(config.model, head, lambda note: None)  # a training says it
+        work = build_work(config, dataset, encoder, head, warn)
+        lengths, layout = [len(ids) for ids in work.train.tokens], work.model
+    for line in layout_in_words(lengths, config, config.data.seed, layout):
+        warn(line)
 
 
 def settings_of(task: str, config: Path | None, overrides: Sequence[str]) -> Settings[Any]:

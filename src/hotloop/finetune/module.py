@@ -29,6 +29,7 @@ from hotloop.finetune.conduct import (
     conduct_finetuning,
     with_steps,
 )
+from hotloop.finetune.microbatches import by_number
 from hotloop.finetune.work import (
     InMemory,
     chosen_in,
@@ -106,9 +107,8 @@ class ModuleWork(InMemory):
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
         chosen = chosen_in(step, self.config, self.config.data.seed, len(self.train))
         self.recent.append(chosen)
-        microbatches = in_microbatches(
-            chosen, self.config, own, partial(self.inputs, self.train), pinned
-        )
+        parts = by_number(len(chosen), self.config.train.microbatch)
+        microbatches = in_microbatches(chosen, parts, partial(self.inputs, self.train), pinned)
         return StepData(microbatches, len(chosen), None, len(chosen))
 
     def inputs(self, examples: Any, chosen: Sequence[int]) -> Inputs:
@@ -123,9 +123,10 @@ class ModuleWork(InMemory):
         """The mean loss over the held-out examples."""
         if self.held_out is None:
             return None
-        chosen, size = spread(len(self.held_out), self.config.eval.windows), self.config.train.microbatch  # fmt: skip
+        chosen = spread(len(self.held_out), self.config.eval.windows)
+        parts = by_number(len(chosen), self.config.train.microbatch)
         total = torch.zeros((), device=run.device)
-        for part in held_out_parts(run, self.model, stop, chosen, size):
+        for part in held_out_parts(run, self.model, stop, chosen, parts):
             inputs = self.inputs(self.held_out, part)
             with autocast(run.device.type, self.config.train.precision):
                 total += self.model(*to_device(inputs, run.device))

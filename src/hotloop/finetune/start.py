@@ -12,7 +12,7 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.core.settings import Settings
-from hotloop.finetune.classifier import BUCKETS, Classifier, why_not_packed
+from hotloop.finetune.classifier import Classifier, why_not_packed
 from hotloop.finetune.conduct import (
     CHECKED,
     MODEL_DIRECTORY,
@@ -35,11 +35,12 @@ from hotloop.finetune.encoder import (
 from hotloop.finetune.examples import Dataset
 from hotloop.finetune.heads import Head, head_of
 from hotloop.finetune.joint import Joint
+from hotloop.finetune.microbatches import BUCKETS
 from hotloop.finetune.tokens import Tokens, tokenized
 from hotloop.finetune.two_heads import TwoHeads
 from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.finetune.words import tokenized_words
-from hotloop.finetune.work import FinetuneWork, Labelled, steps_in_words, twice
+from hotloop.finetune.work import FinetuneWork, Labelled, layout_in_words, steps_in_words, twice
 from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
@@ -135,6 +136,7 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> 
         f"{_of(config, dataset)}; {tokens:,} tokens an epoch, padded to {config.model.max_tokens} "
         f"they would be {padded:,} ({padded / tokens:.1f} times as many)",
         steps_in_words(len(lengths), config),
+        *layout_in_words(lengths, config, config.data.seed, work.model),
     ]
     if work.used is not None:
         lines.append(

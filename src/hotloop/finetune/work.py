@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from hotloop.core.finetune_config import FinetuneConfig, FinetuneLoop
-from hotloop.finetune.classifier import BUCKETS, Classifier, in_fp32
+from hotloop.finetune.classifier import Classifier, in_fp32
+from hotloop.finetune.microbatches import Laid, divided, divided_sorted, in_words
 from hotloop.finetune.tokens import Tokens
 from hotloop.finetune.vocabulary import UsedRows
 from hotloop.optimizations.compiling.trainer import parts_uncompiled
@@ -24,6 +25,8 @@ from hotloop.train.run import Run
 from hotloop.train.work import EvaluationCut, HeldOut
 
 E = TypeVar("E")
+LOOKED_AT = 200
+"""Steps of which is said how they are laid out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +81,14 @@ class FinetuneWork(InMemory):
         chosen = chosen_in(step, self.config, self.config.data.seed, len(self.train.labels))
         labels = [self.train.labels[index] for index in chosen]
         balance = self.model.head.balance(labels)
+        lengths = [len(self.train.tokens[index]) for index in chosen]
+        parts = divided(lengths, self.config.train, self.model)
         microbatches = in_microbatches(
-            chosen,
-            self.config,
-            own,
-            lambda part: self.train.inputs(self.model, part, balance),
-            pinned,
+            chosen, parts, lambda part: self.train.inputs(self.model, part, balance), pinned
         )
-        num_tokens = sum(len(self.train.tokens[index]) for index in chosen)
         # at least 1: of words that the tokenizer does not know there may be none
         num_targets = max(self.model.head.weight(labels), 1)
-        return StepData(microbatches, num_targets, num_tokens, len(chosen))
+        return StepData(microbatches, num_targets, sum(lengths), len(chosen))
 
     def sample(self) -> Inputs:
         return self.train.inputs(self.model, range(min(4, len(self.train.labels))), 1.0)
@@ -96,17 +96,18 @@ class FinetuneWork(InMemory):
     @torch.no_grad()
     def evaluate(self, run: Run, stop: StopRequest) -> HeldOut | None:
         """Over all held-out examples, those of a length together."""
-        held_out, size = self.held_out, self.config.train.microbatch
+        held_out = self.held_out
         chosen = spread(len(held_out.labels), self.config.eval.windows)
         if not chosen:
             return None
-        order = sorted(chosen, key=lambda index: len(held_out.tokens[index]))
+        lengths = [len(held_out.tokens[index]) for index in chosen]
+        parts = divided_sorted(lengths, self.config.train, self.model)
         head = self.model.head
         labels = [held_out.labels[index] for index in chosen]
         balance, num_targets = head.balance(labels), max(head.weight(labels), 1)
         tally = head.tally()
         total = torch.zeros((), device=run.device)
-        for part in held_out_parts(run, self.model, stop, order, size):
+        for part in held_out_parts(run, self.model, stop, chosen, parts):
             inputs, labels = held_out.with_labels(self.model, part, balance)
             on_device = to_device(inputs, run.device)
             targets, arranged = on_device[: head.num_targets], on_device[head.num_targets :]
@@ -124,16 +125,16 @@ def spread(num: int, most: int) -> list[int]:
 
 
 def held_out_parts(
-    run: Run, model: nn.Module, stop: StopRequest, order: Sequence[E], size: int
-) -> Iterator[Sequence[E]]:
-    """`size` examples at a time, with the model evaluating. Raises `EvaluationCut`, on all ranks."""
+    run: Run, model: nn.Module, stop: StopRequest, chosen: Sequence[E], parts: list[list[int]]
+) -> Iterator[list[E]]:
+    """`chosen`, with the model evaluating; parts: places among them. Raises `EvaluationCut`, on all ranks."""
     model.eval()
     with parts_uncompiled(run.model, run.config.train.compile):
-        for begin in range(0, len(order), size):
+        for part in parts:
             run.watchdog.passed()
             if stop.asked:
                 break
-            yield order[begin : begin + size]
+            yield [chosen[at] for at in part]
     model.train()
     if run.group.summed(torch.tensor(int(stop.asked))) > 0:
         raise EvaluationCut
@@ -147,16 +148,13 @@ def chosen_in(step: int, config: FinetuneLoop, seed: int, num: int) -> list[int]
 
 
 def in_microbatches(
-    chosen: list[int],
-    config: FinetuneLoop,
-    own: Sequence[int],
+    chosen: Sequence[int],
+    parts: Sequence[Sequence[int]],
     inputs: Callable[[list[int]], Inputs],
     pinned: bool,
 ) -> list[Inputs]:
-    """Those numbered `own`, as arguments of the model."""
-    size = config.train.microbatch
-    parts = [chosen[each * size : (each + 1) * size] for each in own]
-    found = [inputs(part) for part in parts if part]
+    """Each part, places in `chosen`, as arguments of the model."""
+    found = [inputs([chosen[at] for at in part]) for part in parts]
     if not pinned:
         return found
     # somebody's own examples may be on the GPU already
@@ -168,28 +166,21 @@ def steps_per_epoch(num_examples: int, per_step: int) -> int:
     return -(-num_examples // per_step)
 
 
-def layouts_in_words(lengths: Sequence[int], config: FinetuneLoop, seed: int) -> str:
-    """How many tokens an epoch computes in each layout: what to expect of `model.packed`, before it is measured. lengths: of examples."""
-    size = config.train.microbatch
-    padded = bucketed = 0
-    for step in range(steps_per_epoch(len(lengths), config.sequences_per_step)):
-        chosen = chosen_in(step, config, seed, len(lengths))
-        for begin in range(0, len(chosen), size):
-            own = sorted(lengths[index] for index in chosen[begin : begin + size])
-            padded += len(own) * own[-1]
-            parts = np.array_split(own, min(BUCKETS, len(own)))
-            bucketed += sum(len(part) * int(part[-1]) for part in parts)
-    packed = sum(lengths)
-    return (
-        f"examples of {min(lengths)} to {max(lengths)} tokens: an epoch computes {packed:,} packed, {bucketed:,} in buckets and "
-        f"{padded:,} padded to the longest of a microbatch ({bucketed / packed:.2f} and {padded / packed:.2f} times as many)"
-    )
-
-
 def steps_in_words(num_examples: int, config: FinetuneLoop) -> str:
     each, steps = steps_per_epoch(num_examples, config.sequences_per_step), config.train.steps
     epochs = f"{steps / each:g} {'epoch' if steps == each else 'epochs'}"
     return f"{counted(each, 'step')} of {counted(config.sequences_per_step, 'example')} an epoch, {counted(steps, 'step')} in {epochs}"
+
+
+def layout_in_words(
+    lengths: Sequence[int], config: FinetuneLoop, seed: int, model: Laid
+) -> list[str]:
+    """Of the first steps: what padding costs there, and how they are divided."""
+    each = steps_per_epoch(len(lengths), config.sequences_per_step)
+    steps = [chosen_in(step, config, seed, len(lengths)) for step in range(min(each, LOOKED_AT))]
+    of_steps = [np.array([lengths[index] for index in chosen]) for chosen in steps]
+    when = "the first epoch" if each <= LOOKED_AT else f"the first {LOOKED_AT} steps"
+    return in_words(of_steps, when, config.train, model)
 
 
 def twice(train: Iterable[Hashable], held_out: Sequence[Hashable]) -> list[str]:

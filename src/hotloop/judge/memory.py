@@ -127,7 +127,12 @@ def ways_of_config(flat: Mapping[str, Any], note: MemoryNote | None) -> tuple[st
     task, ways = flat.get("task"), []
     if note is not None and note.phase == "export":
         return ("the same command again: it has trained, and only writes the model",)
-    if size > 1:
+    if budget := flat.get("train.microbatch_tokens"):
+        if budget > 16:
+            ways.append(
+                f"train.microbatch_tokens={budget // 2}: the same steps in more, smaller products"
+            )
+    elif size > 1:
         half = max(n for n in range(1, size // 2 + 1) if size % n == 0)
         fewer = ", in which batch norm sees fewer examples" if task == "module" else ""
         ways.append(

@@ -55,8 +55,8 @@ def doctor(
     """`hotloop doctor` of a command or a notebook, in a process of its own: `hotloop.doctor("python train.py", budget="5m")`.
 
     command: words, one text as for a shell, or the name of an `.ipynb`, which needs nbclient. out: where the run is kept, and
-    goes on. options: others of the command. Returns the run: its `findings`, what was `kept`, the `verdict` with ratio and
-    interval, the `diff`, and `apply()`. Raises `UsageError`, `EnvironmentFailed` and `CommandFailed` as the command ends.
+    goes on. options: others of the command. Returns the run: its `findings`, what was `kept`, its `speedup` and
+    `interval`, the `verdict` with all of it, the `diff`, and `apply()`. Raises `UsageError`, `EnvironmentFailed` and `CommandFailed` as the command ends.
     """
     from hotloop.api.run import doctor
 
@@ -78,7 +78,7 @@ def compare(
     Each runs for so many steps in 4 to 10 interleaved pairs of fresh processes, until these decide; what they write is thrown
     away. same_samples: a step of one takes as many samples as one of the other, also where no data loader shows it. budget: but
     for the first, no pair is begun that would not fit into it (`"5m"`). out: where the run is kept, and goes on. Returns the run:
-    its `verdict` has the outcome, ratio, interval and whether both learn the same. Raises `UsageError`, `EnvironmentFailed`,
+    its `speedup`, `interval`, and the `verdict` with the outcome and whether both learn the same. Raises `UsageError`, `EnvironmentFailed`,
     `CommandFailed`, and `Interrupted` after Ctrl-C.
     """
     from hotloop.api.run import compare

@@ -463,9 +463,9 @@ try:
 except hotloop.core.errors.CommandFailed as error:
     code = error.returncode
 print(json.dumps([run.diagnosis.breakdown == again.diagnosis.breakdown, str(run) == str(again),
-                  run.kept, run.verdict, run.diff, code]))
+                  run.kept, run.speedup, run.interval, run.verdict, run.diff, code]))
 """
-    assert said(ran(body, tmp_path)) == [True, True, [], None, "", 3]
+    assert said(ran(body, tmp_path)) == [True, True, [], None, None, None, "", 3]
     for call, what in (
         ('hotloop.doctor("")', "there is no command to examine"),
         ('hotloop.doctor("python none.py", out="other")', "UsageError: no such script `none.py`"),
@@ -534,7 +534,7 @@ asked = dict(steps=20, warmup_steps=5, out="kept")
 short = hotloop.compare("python train.py 0.02", "python train.py 0.005", budget="1s", **asked).verdict.num_pairs
 found = hotloop.compare("python train.py 0.02", "python train.py 0.005", **asked)
 again = hotloop.load_run("kept").verdict
-print(json.dumps([found.verdict.outcome, found.verdict.ratio_low, found.verdict.parity.result, again == found.verdict, short, str(found)]))
+print(json.dumps([found.verdict.outcome, found.interval[0], found.verdict.parity.result, again == found.verdict, short, str(found)]))
 """
     done = ran(body, tmp_path)
     outcome, low, parity, is_same, short, shown = said(done)

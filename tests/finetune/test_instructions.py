@@ -425,7 +425,7 @@ def test_an_encoder_that_would_read_what_it_is_to_predict_is_refused(
 
 def test_a_task_that_is_none_is_named_with_the_one_that_was_meant(job: list[str], run: Run) -> None:
     job[2] = "instruction"
-    assert "no task `instruction` at --task did you mean instructions?" in run(job, code=2)
+    assert "no task `instruction` did you mean instructions?" in run(job, code=2)
 
 
 def test_an_adapter_is_not_predicted_with(job: list[str], tmp_path: Path, run: Run) -> None:

@@ -81,6 +81,22 @@ class Run:
         return found.ledger.together if found.ledger is not None else found.verdict
 
     @property
+    def speedup(self) -> float | None:
+        """How many times as fast what was kept is, or the second of two commands: the verdict's `ratio`. `None` where nothing
+        was kept, or nothing is claimed. A gain near the smallest that the pairs can show is too large, on average.
+        """
+        found = self._claimed()
+        return None if found is None else found.ratio
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """In which `speedup` lies, with the verdict's `confidence`."""
+        found = self._claimed()
+        if found is None or found.ratio_low is None or found.ratio_high is None:
+            return None
+        return found.ratio_low, found.ratio_high
+
+    @property
     def diff(self) -> str:
         """The patch of what was kept; empty where there is none."""
         return self._page().patch
@@ -112,6 +128,12 @@ class Run:
     def _repr_html_(self) -> str:
         page = escape(render_html(self._page()))
         return f'<iframe srcdoc="{page}" width="100%" height="{HEIGHT}" frameborder="0"></iframe>'
+
+    def _claimed(self) -> Verdict | None:
+        found, ledger = self.verdict, self._stored().ledger
+        if found is None or found.outcome == "incomparable" or found.doubts:
+            return None
+        return None if ledger is not None and not ledger.kept else found
 
     def _page(self) -> Page:
         return page_of(self._stored())

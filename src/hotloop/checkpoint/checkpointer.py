@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.background import Saver
-from hotloop.checkpoint.loader import random_states, set_random_states
+from hotloop.checkpoint.loader import random_states, set_random_states, source_of
 from hotloop.checkpoint.nested import Flattened, copied, decode
 from hotloop.checkpoint.ranks import gathered, is_own, num_ranks, rank, refuse_unlike_steps
 from hotloop.checkpoint.state import FILES, refuse_unlike
@@ -234,15 +234,17 @@ def _add(found: dict[str, Any], name: str, part: Any) -> None:
             _add(found, f"{name}.{key}", each)
     elif part is not None:
         found[name] = part = _bare(part)
-        if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+        source = source_of(part)  # Accelerate's loader has a state where this has one
+        if not (hasattr(source, "state_dict") and hasattr(source, "load_state_dict")):
             loader = isinstance(part, torch.utils.data.DataLoader)
             do = "wrap it: hotloop.checkpoint.ResumableLoader(loader)" if loader else "give the object itself, or data as extra=..."  # fmt: skip
             what = f"`{name}` is a {type(part).__name__}, without state_dict and load_state_dict"
             raise UsageError(what, do=do)
         modules = part.modules() if isinstance(part, nn.Module) else ()
-        if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
-            do = "save it with torch.distributed.checkpoint"
-            raise UsageError(f"`{name}` is sharded by FSDP", do=do)
+        kinds = {type(module).__name__ for module in modules}
+        for kind in kinds & {"FullyShardedDataParallel", "DeepSpeedEngine"}:
+            do = "save it with torch.distributed.checkpoint, or as its framework does"
+            raise UsageError(f"`{name}` is sharded by {kind}", do=do)
 
 
 def _bare(part: Any) -> Any:

@@ -12,7 +12,7 @@ import random
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,26 +22,32 @@ from hotloop.core.errors import UsageError
 
 
 class ResumableLoader:
-    """Yields the same batches as `loader`, a `torch.utils.data.DataLoader`, and continues where a checkpoint was taken.
+    """Yields the same batches as `loader`, a `torch.utils.data.DataLoader`, also as `accelerator.prepare` returned it, and
+    continues where a checkpoint was taken.
 
     What a loader's workers draw themselves (augmentation) is not continued within an epoch, only from the next one on.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         own = "give it to the checkpointer as it is, if it has `state_dict` and `load_state_dict`"
-        if not isinstance(loader, DataLoader) or hasattr(loader, "state_dict"):
-            raise UsageError(f"a {type(loader).__name__} is no plain torch DataLoader", do=own)
-        if isinstance(loader.dataset, IterableDataset):
+        plain = source_of(loader)
+        if not isinstance(plain, DataLoader) or hasattr(plain, "state_dict"):
+            raise UsageError(f"a {type(plain).__name__} is no plain torch DataLoader", do=own)
+        if isinstance(plain.dataset, IterableDataset):
             own = "use torchdata's StatefulDataLoader for it"
             raise UsageError("an IterableDataset has no indices to continue by", do=own)
-        if loader.num_workers and not getattr(loader, "in_order", True):
+        if plain.num_workers and not getattr(plain, "in_order", True):
             raise UsageError("batches of in_order=False have no position", do="leave in_order out")
-        self.loader = loader
-        self._inner = copy.copy(loader)  # the caller's own stays as it is
-        key = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        self._indices = _Indices(self, getattr(loader, key))
+        if type(loader).__name__ == "DataLoaderDispatcher":
+            what = "with dispatch_batches=True only one process has a position"
+            raise UsageError(what, do="leave dispatch_batches out")
+        self._inner = copy.copy(plain)  # the caller's own stays as it is
+        key = "sampler" if plain.batch_sampler is None else "batch_sampler"
+        self._indices = _Indices(self, getattr(plain, key))
         # past `__setattr__`, which lets nobody replace a sampler
         vars(self._inner).update({key: self._indices, "_iterator": None})
+        self._is_prepared = plain is not loader
+        self.loader = _fetching_from(loader, self.begun) if self._is_prepared else loader
         self.epoch = 0
         """Epochs that were taken to their end."""
         self.batches = 0
@@ -50,7 +56,7 @@ class ResumableLoader:
         """Of their indices."""
         self.start: dict[str, Any] | None = None
         """The random states that this epoch's order was drawn from."""
-        self._resuming = False
+        self._resuming = self._was_ahead = False
         self._current: object = None
 
     def __len__(self) -> int:
@@ -63,22 +69,22 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         mine = self._current = object()
-        if self._resuming:
-            batches = self._continued()
-        else:
+        if not self._resuming:
             self.batches, self._checksum = 0, 0
-            batches = iter(self._inner)
-        indices = self._indices.newest
+        batches = iter(self.loader) if self._is_prepared else self.begun()
         for batch in batches:
             if self._current is mine:
                 self.batches += 1
-                self._checksum = indices.checksums.popleft()
+                self._checksum = self._indices.newest.checksums.popleft()
             yield batch
         if self._current is mine:
-            self.epoch, self.batches, self._checksum, self.start = self.epoch + 1, 0, 0, None
+            self._set_epoch(self.epoch + 1)
+            self.batches, self._checksum, self.start = 0, 0, None
 
-    def _continued(self) -> Iterator[Any]:
+    def begun(self) -> Iterator[Any]:
         """This epoch's batches after those that were taken."""
+        if not self._resuming:
+            return iter(self._inner)
         now = self.states()
         self._resuming = False
         self._indices.passing = self.batches
@@ -91,21 +97,32 @@ class ResumableLoader:
                 f"the order of epoch {self.epoch + 1} is another than before: of other data, or drawn otherwise",
                 do="use the same data, and seed a sampler's own generator from the epoch",
             )
-        self.set_states(now)
+        if self._was_ahead:  # the generators were, too, and have now drawn what was taken
+            set_random_states(now)
+        else:
+            self.set_states(now)
         return batches
+
+    def _set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        if self._is_prepared:  # by it Accelerate seeds its samplers
+            self.loader.iteration = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is: to be given to `load_state_dict` of the same loader in another process."""
         generators = [generator.get_state() for generator in self._generators()]
         start = self.start if self.batches else None
-        return {"epoch": self.epoch, "batches": self.batches, "checksum": self._checksum, "start": start, "generators": generators}  # fmt: skip
+        is_ahead = self._was_ahead if self._resuming else self.batches > 0 and bool(self._indices.newest.checksums)  # fmt: skip
+        return {"epoch": self.epoch, "batches": self.batches, "checksum": self._checksum, "start": start, "generators": generators, "is_ahead": is_ahead}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from there with the next iteration."""
         there, here = len(state["generators"]), len(self._generators())
         if there != here:
             raise UsageError(f"the checkpoint's loader has {there} generators and this one {here}")
-        self.epoch, self.batches, self._checksum = state["epoch"], state["batches"], state["checksum"]  # fmt: skip
+        self._set_epoch(state["epoch"])
+        self.batches, self._checksum = state["batches"], state["checksum"]
+        self._was_ahead = state.get("is_ahead", False)
         self.start = state["start"]
         for generator, saved in zip(self._generators(), state["generators"], strict=True):
             generator.set_state(saved)
@@ -114,8 +131,12 @@ class ResumableLoader:
 
     def _generators(self) -> list[torch.Generator]:
         """Of the loader and its samplers, each once."""
-        owners = (self.loader, self.loader.sampler, self.loader.batch_sampler)
-        found = [getattr(owner, "generator", None) for owner in owners]
+        owners, inner = [self.loader, self.loader.sampler], self.loader.batch_sampler
+        while inner is not None:
+            owners.append(inner)
+            inner = getattr(inner, "batch_sampler", getattr(inner, "sampler", None))
+        # what has a seed for each epoch makes its generator from it
+        found = [getattr(owner, "generator", None) for owner in owners if not hasattr(owner, "initial_seed")]  # fmt: skip
         return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
     def states(self) -> dict[str, Any]:
@@ -125,6 +146,20 @@ class ResumableLoader:
         set_random_states(states)
         for generator, state in zip(self._generators(), states["generators"], strict=True):
             generator.set_state(state)
+
+
+def source_of(loader: Any) -> Any:
+    """The DataLoader that one of Accelerate's fetches from; of anything else that itself."""
+    return getattr(loader, "__dict__", {}).get("base_dataloader", loader)
+
+
+def _fetching_from(prepared: Any, begun: Callable[[], Iterator[Any]]) -> Any:
+    """Accelerate's loader again, which fetches, a batch ahead of the loop, from what `begun` returns for each epoch."""
+    inner = copy.copy(prepared.base_dataloader)
+    inner.__class__ = type("Begun", (type(inner),), {"__iter__": lambda _: begun()})
+    found = object.__new__(type(prepared))
+    vars(found).update(vars(prepared), base_dataloader=inner)
+    return found
 
 
 class _Indices:
@@ -155,7 +190,7 @@ class _Epoch:
         self.drawn: Any = None
         self._checksum = self.passed = 0
         self.checksums: deque[int] = deque()
-        """After each batch that was asked for and is not taken yet."""
+        """After each batch that was drawn and is not taken yet; at last one more, of the end."""
 
     def begin(self) -> None:
         """Draw the order, and pass over what an earlier process took."""
@@ -175,8 +210,10 @@ class _Epoch:
     def __next__(self) -> Any:
         if self.drawn is None:
             self.begin()
-        indices = self._count(next(self.drawn))
+        indices = self._count(next(self.drawn, None))
         self.checksums.append(self._checksum)
+        if indices is None:
+            raise StopIteration
         return indices
 
     def _count(self, indices: Any) -> Any:

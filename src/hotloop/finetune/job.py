@@ -82,4 +82,4 @@ def check_task(task: str) -> None:
     if task not in known:
         close = difflib.get_close_matches(task, known, 1)
         do = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-        raise UsageError(f"no task `{task[:80]}`", where="--task", do=do)
+        raise UsageError(f"no task `{task[:80]}`", do=do)

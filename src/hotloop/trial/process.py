@@ -95,7 +95,7 @@ def run_process(
                 raise CommandFailed(
                     f"`{name}` was ended: it had not finished after {timeout_s:g} s",
                     where=str(log),
-                    do=f"allow it more time, or fewer steps. {tail(log)}",
+                    do=f"see whether it hangs; else have it make fewer steps. {tail(log)}",
                     returncode=TIMED_OUT,
                 )
             wall_s = time.perf_counter() - began

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from loops import BATCH, ROWS, STEPS, Rows, in_new_process, losses, make_loader, train
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from hotloop.checkpoint import ResumableLoader
 from hotloop.core.errors import UsageError
@@ -64,6 +64,20 @@ def test_batches_that_were_taken_are_not_fetched_again(tmp_path: Path) -> None:
     assert again.epoch == 1
     assert again.batches == 0
     assert not torch.equal(before, torch.get_rng_state())  # only by what the rows drew
+
+
+def test_order_of_a_generator_within_a_batch_sampler_is_continued() -> None:
+    def loader() -> ResumableLoader:
+        drawn = RandomSampler(range(ROWS), generator=torch.Generator().manual_seed(5))
+        return ResumableLoader(DataLoader(range(ROWS), batch_sampler=BatchSampler(drawn, BATCH, False)))  # type: ignore[arg-type]  # fmt: skip
+
+    first, again = loader(), loader()
+    assert [x.tolist() for x in first]  # of the first epoch
+    batches = iter(first)
+    next(batches)
+    again.load_state_dict(first.state_dict())
+    rest = [x.tolist() for x in (*batches, *first)]
+    assert [x.tolist() for x in (*again, *again)] == rest
 
 
 def test_wrapped_loader_yields_what_the_bare_one_does() -> None:

@@ -84,6 +84,7 @@ def test_what_transformers_saves_is_imported_with_its_logits(kind: str, tmp_path
                 head_dim=8, vocab_size=300, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
                 num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
                 initializer_range=0.2, rope_parameters={"rope_type": "default", "rope_theta": 5e5},
+                rope_theta=5e5,  # as transformers before 5 takes it
             )
         )  # fmt: skip
         shape = replace(LLAMA, norm_epsilon=1e-6, qk_norm=kind == "qwen3")

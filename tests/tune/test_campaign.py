@@ -307,7 +307,9 @@ def test_what_memory_is_too_small_for_is_tried_with_what_saves_some(
     statuses: dict[str, str],
     is_judged: bool,
 ) -> None:
-    monkeypatch.setattr(settings, "machine_for", lambda settings: Machine("cpu", (), None, 4))
+    monkeypatch.setattr(
+        settings, "machine_for", lambda settings, ranks=1: Machine("cpu", (), None, 4)
+    )
     fixes = [each for each in of_config(values, vary, *flags) if vary or each.name == SPLITS[16]]
     runner = Small(tmp_path, fails, "error: out of memory")
     runner.when = lambda now: now != 2 or not is_judged

@@ -58,7 +58,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def options(
     config: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, *words: str
 ) -> tuple[list[tuning.Words], dict[str, tuple[str, ...]]]:
-    monkeypatch.setattr(tuning, "machine_for", lambda settings: machine)
+    monkeypatch.setattr(tuning, "machine_for", lambda settings, ranks=1: machine)
     first, rest = tuning.options_for(load_stored(config, words), ())
     return first, {each.name: each.values for each in rest}
 
@@ -122,7 +122,7 @@ def test_work_of_a_step_is_counted_in_examples(config: Path) -> None:
 def test_losses_of_other_shapes_are_compared_without_dropout(
     config: Path, name: str, reshapes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "machine_for", lambda settings: FAST)
+    monkeypatch.setattr(tuning, "machine_for", lambda settings, ranks=1: FAST)
     first, rest = tuning.options_for(load_stored(config), ())
     option = next(each for each in (*first, *rest) if each.name == name)
     fix = value_of(option, option.values[0], Diagnosis("balanced", Steps(9, 1, 0.1)), None)
@@ -133,7 +133,7 @@ def test_losses_of_other_shapes_are_compared_without_dropout(
 def test_dropout_of_text_is_drawn_otherwise_in_other_microbatches_where_it_has_some(
     words: list[str], reshapes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "machine_for", lambda settings: FAST)
+    monkeypatch.setattr(tuning, "machine_for", lambda settings, ranks=1: FAST)
     _, rest = tuning.options_for(load_settings(CONFIGS / "quickstart-plain.yaml", words), ())
     assert next(each for each in rest if each.name == "split").reshapes == reshapes
     assert not next(each for each in rest if each.name == "train.compile").reshapes
@@ -307,3 +307,18 @@ def test_layouts_of_a_fine_tuning_are_measured_and_learn_the_same(config: Path) 
         assert each["parity"]["parity_class"] == "other_draws"
         assert each["parity"]["result"] == "within_noise"
         assert each["parity"]["reason"].startswith("without dropout its losses are")
+
+
+def test_larger_microbatch_of_a_fine_tuning_is_soaked_and_has_no_checkpointing_beside_it(
+    config: Path,
+) -> None:
+    settings = load_stored(config)
+    (named,) = options_of(("train.microbatch=32",), (), (), ("x",))
+    option, (value,) = tuning.varied(named, settings), ("train.microbatch=32",)
+    command = tuning.command_of(config, (), Path("out"))
+    assert option.saving(value, command) is None
+    soak = option.soak(value)
+    assert soak is not None
+    assert soak.steps == 40
+    soaked = load_stored(config, [value, *soak.words.split()]).config
+    assert soaked.train.steps > soak.steps > soaked.eval.every_steps > 0

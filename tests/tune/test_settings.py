@@ -98,7 +98,7 @@ def test_more_ranks_than_the_machine_has_are_told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor_session, "examined_command", examined)
     monkeypatch.setattr(tune_config, "cpu_quota", lambda: 2.0)
-    monkeypatch.setattr(tune_config, "prepare_text", lambda data: None)
+    monkeypatch.setattr(tune_config, "prepare_data", lambda settings, directory: None)
     Path("tiny.yaml").write_text(CONFIG)
     call = ["tune", "tiny.yaml", "--ranks", "3", "train.grad_accum_steps=3"]
     assert run([*call, "train.device=cpu"]) == ExitCode.USAGE

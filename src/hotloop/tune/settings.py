@@ -104,7 +104,7 @@ class Words(Option):
         return [_word(CHECKPOINTING, each) for each in ways[done:]]
 
     def soak(self, value: str) -> Soak | None:
-        if self.settings is None or not isinstance(self.settings.config, RunConfig):
+        if self.settings is None:
             return None
         has, config = {_key(each): _value(each) for each in value.split()}, self.settings.config
         given = self.as_given[CHECKPOINTING]
@@ -115,8 +115,11 @@ class Words(Option):
         )
         if (self.batch(value) or 0) <= config.train.microbatch and not is_less:
             return None
-        steps = min(SOAK_STEPS, config.train.steps)
+        steps = min(SOAK_STEPS, config.train.steps or SOAK_STEPS)
         words, said = [f"checkpoint.every_steps={max(steps // 4, 1)}"], "a save"
+        if not config.train.steps:  # those that the epochs of a fine-tuning need may be fewer
+            more = 10 * (steps + config.schedule.warmup_steps)
+            words += [f"train.steps={more}", "eval.every_epochs=null"]
         if config.eval.every_steps:
             words.append(f"eval.every_steps={max(steps // 2, 1)}")
             said = f"an evaluation and {said}"

@@ -1,5 +1,6 @@
 """`hotloop generate` of a fine-tuned decoder: several prompts at a time give what each gives alone."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,10 @@ def test_a_model_that_padding_changes_answers_one_prompt_after_the_other_and_say
     alone = [said(run, [prompt])[0] for prompt in PROMPTS]
     real: Callable[..., Any] = transformers.GPT2LMHeadModel.forward
 
-    def forward(self, input_ids, past_key_values=None, use_cache=None, **rest):  # type: ignore[no-untyped-def]
-        return real(self, input_ids, past_key_values=past_key_values, use_cache=use_cache)
+    own = "cache" if "cache" in inspect.signature(real).parameters else "past_key_values"
+
+    def forward(self, input_ids, cache=None, use_cache=None, **rest):  # type: ignore[no-untyped-def]
+        return real(self, input_ids, use_cache=use_cache, **{own: cache})
 
     monkeypatch.setattr(transformers.GPT2LMHeadModel, "forward", forward)
     sizes.clear()

@@ -140,8 +140,9 @@ def _continued(
     rows, left, past = list(range(len(prompts))), list(room), None
     ids, mask, positions = _padded(prompts, model.device)
     while rows:
-        found = _read(model, ids, mask, positions, past_key_values=past, use_cache=True)
-        past, numbers = found.past_key_values, chosen(found.logits[:, -1].float(), rows)
+        found = _read(model, ids, mask, positions, past, use_cache=True)
+        past = found["cache" if "cache" in found else "past_key_values"]
+        numbers = chosen(found.logits[:, -1].float(), rows)
         kept = []
         for at, (row, number) in enumerate(zip(rows, numbers, strict=True)):
             if number not in stops:
@@ -169,10 +170,12 @@ def _padded(prompts: Sequence[list[int]], device: Any) -> tuple[Tensor, Tensor, 
     return torch.tensor(ids, device=device), (at >= 0).long().to(device), at.clamp(min=0).to(device)
 
 
-def _read(model: Any, ids: Tensor, mask: Tensor, positions: Tensor, **more: Any) -> Any:
+def _read(model: Any, ids: Tensor, mask: Tensor, positions: Tensor, past: Any = None, **more: Any) -> Any:  # fmt: skip
     """What the model returns, of the last place alone where it can."""
     named = {"attention_mask": mask, "position_ids": positions, "logits_to_keep": 1}
     known = inspect.signature(model.forward).parameters
+    if past is not None:  # by its name from transformers 5.24 on, or before
+        more["cache" if "cache" in known else "past_key_values"] = past
     return model(input_ids=ids, **{k: v for k, v in named.items() if k in known}, **more)
 
 

@@ -47,8 +47,7 @@ def train(
     """Train from `run.first_step` to the end, or only up to `stop_after` steps in all.
 
     Returns the last loss and the last evaluation. Ends earlier where `run.enough` says so. With `stop_after` the process measures: it neither evaluates nor saves, and ends there.
-    Raises `Interrupted` after Ctrl-C, once everything needed to continue is on the disk,
-    `TrainingDiverged` when the numbers are beyond help, and `RollBack` for `start.py`.
+    Raises `Interrupted` after Ctrl-C, once everything needed to continue is on the disk, `TrainingDiverged` when the numbers are beyond help, and `RollBack` for `start.py`.
     """
     config, group, device = run.config, run.group, run.device
     last_step = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
@@ -85,9 +84,7 @@ def train(
             with timed.phase("data_wait"):
                 data = next(ahead) if group.ranks.num_ranks > 1 else stop.waited(ahead.__next__)
             if data is None:
-                if stop.fresh:
-                    raise StopNow
-                raise stopped(run, stop, step, book)
+                raise StopNow if stop.fresh else stopped(run, stop, step, book)
             if run.samples is not None:
                 with timed.phase("logging"):
                     run.samples.add(step, data)

@@ -200,8 +200,8 @@ def test_padded_examples_of_similar_length_are_told_with_what_padding_costs(
     job += ["train.microbatch_tokens=300", "model.packed=false", "train.steps=1"]
     said = run([*job, "--out", str(tmp_path / "run")])
     found = re.search(
-        r"packed ([\d,]+); padded to the longest of each microbatch ([\d,]+) \([\d.]+ times\); "
-        r"with similar lengths together ([\d,]+) \([\d.]+ times\), as here",
+        r"packed ([\d,]+); padded to the longest of each microbatch ([\d,]+) \([\d.]+ times\), as here; "
+        r"with similar lengths together ([\d,]+) \([\d.]+ times\)",
         said,
     )
     assert found

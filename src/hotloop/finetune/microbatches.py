@@ -115,21 +115,20 @@ def in_words(
     def slots(divide: Callable[[np.ndarray], list[list[int]]], buckets: int) -> list[list[int]]:
         return [[computed(own[part], buckets) for part in divide(own)] for own in steps]
 
-    def by_size(own: np.ndarray) -> list[list[int]]:
-        return by_number(len(own), train.microbatch)
+    def padded(buckets: int) -> list[list[int]]:
+        if budget is not None:
+            return slots(lambda own: alike(own, budget, buckets), buckets)
+        return slots(lambda own: by_number(len(own), train.microbatch), buckets)
 
-    together = slots(by_size, BUCKETS)
-    if budget is not None:
-        together = slots(lambda own: alike(own, budget, buckets), buckets)
     real, longest, similar = (
-        sum(map(sum, each)) / len(steps) for each in (slots(by_size, PACKED), slots(by_size, 1), together)
-    )  # fmt: skip
+        sum(map(sum, padded(each))) / len(steps) for each in (PACKED, 1, BUCKETS)
+    )
     told = [
         f"packed {real:,.0f}",
         f"padded to the longest of each microbatch {longest:,.0f} ({longest / real:.2f} times)",
         f"with similar lengths together {similar:,.0f} ({similar / real:.2f} times)",
     ]
-    told[0 if model.packed else 2 if budget or buckets > 1 else 1] += ", as here"
+    told[0 if model.packed else 2 if buckets > 1 else 1] += ", as here"
     lines = [f"tokens a step in the mean of {when}: {'; '.join(told)}"]
     if budget is not None:
         found = slots(lambda own: divided(own.tolist(), train, model), PACKED if model.packed else buckets)  # fmt: skip

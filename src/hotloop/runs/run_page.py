@@ -21,7 +21,7 @@ from hotloop.report import memory, numbers, terminal
 from hotloop.report.examined import command_rows, examined_answer
 from hotloop.report.held_out import CLASS_HEAD, class_tables, measures_in_words
 from hotloop.report.html import Page
-from hotloop.report.ledger import render_ledger
+from hotloop.report.ledger import render_ledger, render_patch
 from hotloop.report.machine import (
     goodput_words,
     interval_words,
@@ -180,6 +180,8 @@ def text_of(found: StoredRun, *, of_a_block: bool = False) -> str:
         parts.extend(about)
     if found.ledger is not None:
         parts.append(render_ledger(found.ledger))
+        if any(fix.patch is not None for fix in found.ledger.fixes):
+            parts.append(render_patch(found.ledger))
     parts.append(terminal.render_targets(found.targets))
     rows = settings_rows(found.run.settings)
     chosen = [row for row in rows if row[2] != "default"]

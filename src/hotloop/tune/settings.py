@@ -37,6 +37,8 @@ OF_SEVERAL = "train.gradient_compression"
 LAST = ("thread_binding",)
 """Techniques that seldom bring anything: tried with what the others leave of the budget."""
 MOST_SPLITS = 3
+TUNED = "-tuned"
+"""Ends the name of the training that the written config is."""
 SOAK_STEPS = 40
 FREE = ("data.prefetch", "eval.", "checkpoint.", "logging.")
 """Settings that change nothing of what is learnt."""
@@ -312,7 +314,10 @@ def tuned(settings: Settings[Any], ledger: Ledger, evidence: Path, ranks: int = 
     origin = (
         f"tuned: {ratio_words(ledger.together)} with all that is{soaked}, {evidence}/ledger.json"
     )
-    return resolved.with_values({_key(word): values[_key(word)] for word in words}, origin=origin)
+    found = {_key(word): values[_key(word)] for word in words}
+    # A run of its own: `runs/NAME` may be there, and has other settings.
+    found["name"] = f"{values['name'].removesuffix(TUNED)}{TUNED}"
+    return resolved.with_values(found, origin=origin)
 
 
 def _splits(microbatch: int, accumulated: int, ranks: int) -> list[str]:

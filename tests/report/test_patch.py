@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Diagnosis, Finding, Parity, Steps, Verdict
@@ -12,6 +13,8 @@ from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report.html import Page, render_html
 from hotloop.report.kept_patch import render_pull_request
 from hotloop.report.ledger import fix_rows, render_patch
+from hotloop.runs.run_page import text_of
+from hotloop.runs.stored_run import StoredRun
 
 EDITED = TriedFix(
     "fused_optimizer", True, "kept", "faster", patch="edited", patch_text="train.py:7"
@@ -52,6 +55,9 @@ def test_without_an_edit_there_is_no_patch() -> None:
         "No patch was written: none of what was kept is safe to edit. By hand:\n"
         "  compile: at train.py:9: write X. Not edited: Y."
     )
+    run = StoredRun(Path("run"), ledger=found)
+    assert text_of(run).endswith("write X. Not edited: Y.")
+    assert "No patch" not in text_of(replace(run, ledger=ledger(WORDS)))  # unproven
     nothing = replace(EDITED, status="rejected", patch=None, patch_text=None)
     assert render_patch(ledger(nothing)) == "No fix was kept, so there is no patch to write."
 

@@ -104,7 +104,8 @@ def test_every_value_is_one_that_the_training_takes(
     for machine in (FAST, GPU):
         first, rest = options(config, machine, monkeypatch)
         for value in (*first[0].values, *(v for each in rest.values() for v in each)):
-            load_stored(config, value.split())
+            found = load_stored(config, value.split())  # raises where it is none
+            assert all(found.origin(each.partition("=")[0]) == "flag" for each in value.split())
 
 
 def test_work_of_a_step_is_counted_in_examples(config: Path) -> None:

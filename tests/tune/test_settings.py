@@ -260,6 +260,10 @@ def test_the_written_config_says_what_showed_each_kept_value(on: Any, tmp_path: 
     assert told in found.origin("train.precision")
     values = settings.config.flat()
     assert (values["train.precision"], values["train.compile"]) == ("bf16", True)
+    # A run of its own, also where what is tuned was written by this.
+    own = f"{load_settings(PLAIN).config.name}-tuned"
+    again = tuning.tuned(settings, ledger, Path("runs/tune-x"))
+    assert [settings.config.name, again.config.name] == [own, own]
     assert (values["train.steps"], values["optimizer.fused"]) == (700, False)
     assert settings.origin("optimizer.fused").endswith("quickstart-plain.yaml:24")
 

@@ -180,7 +180,7 @@ def text_of(found: StoredRun, *, of_a_block: bool = False) -> str:
         parts.extend(about)
     if found.ledger is not None:
         parts.append(render_ledger(found.ledger))
-        if any(fix.patch is not None for fix in found.ledger.fixes):
+        if found.ledger.together and any(fix.patch is not None for fix in found.ledger.fixes):
             parts.append(render_patch(found.ledger))
     parts.append(terminal.render_targets(found.targets))
     rows = settings_rows(found.run.settings)

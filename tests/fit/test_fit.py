@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hotloop.cli.main import run
 from hotloop.core.errors import CommandFailed, ExitCode, UsageError
-from hotloop.core.memory_use import is_for_memory
+from hotloop.core.memory_use import Rehearsed, is_for_memory
 from hotloop.core.progress import silent
 from hotloop.core.settings import load_settings
+from hotloop.fit import program
 from hotloop.fit.processes import Processes
 from hotloop.fit.program import splits
 from hotloop.fit.proof import _spread
 from hotloop.hardware.gpus import known_gpu, machine_with
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import resolve
+from hotloop.report.memory import render_fit
 
 LARGER = ("model.width=256", "model.layers=3", "model.context=64", "train.microbatch=64")
 
@@ -74,6 +80,46 @@ def test_nothing_fits_where_the_process_alone_is_larger(
     assert err.count("rehearsing") == 2  # no way is looked for
     assert "at any microbatch" in out
     assert "uncalibrated" in out
+
+
+@pytest.mark.parametrize(
+    ("measured", "limit_bytes", "fits", "said"),
+    [
+        (900, 2000, True, "at the peak as predicted."),
+        (900, 1050, True, "off by up to a tenth, so it may be too much"),
+        (1010, 1005, False, "1,000 MB at the peak as predicted, 1,010 MB as measured"),
+        (None, 1005, False, "but a real run was ended for its memory"),
+    ],
+)
+def test_what_was_measured_counts_more_than_what_was_predicted(
+    tiny_config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: int | None,
+    limit_bytes: int,
+    fits: bool,
+    said: str,
+) -> None:
+    each = 1000 * 10**6
+    rehearsed = Rehearsed(*[each] * len(fields(Rehearsed)))
+
+    def run(changes: Any, *, steps: int) -> Any:
+        if changes["train.microbatch"] == 1:
+            return each
+        if measured is None:
+            raise CommandFailed("killed", returncode=-9)
+        return measured * 10**6
+
+    processes: Any = SimpleNamespace(
+        settings=load_settings(tiny_config), machine=Machine("cpu", (), None, 2), compiles=False, kept_fraction=None,
+        peaks={}, rehearse=lambda changes: rehearsed, run=run,
+    )  # fmt: skip
+    monkeypatch.setattr(program, "_largest", lambda *given: (8, each))
+    monkeypatch.setattr(program, "_ways", lambda *given: ())
+    monkeypatch.setattr(program, "peak_bytes", lambda peak: peak)
+    limit = program.Limit(limit_bytes * 10**6, "--memory", 8 * each)
+    found = program.fit(processes, limit, device="cpu", runs=True, most_sequences=99)
+    assert found.fits is fits
+    assert said in render_fit(found).splitlines()[0]
 
 
 @pytest.mark.slow

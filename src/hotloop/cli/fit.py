@@ -95,6 +95,8 @@ def fit(
         found = fitted(processes, limit, device=name, runs=runs, most_sequences=sequences)
         if prove and found.largest_microbatch:
             found = proven(processes, found, steps=steps)
+        elif prove:
+            note("--prove: no microbatch is predicted to fit, so none was trained")
     if tell_json(asdict(found), json_file):
         show(render_fit(found))
     if not found.fits or (found.proof is not None and not found.proof.survived):

@@ -139,7 +139,7 @@ class Processes:
             workdir=None,
             tick=lambda seconds: self.progress(what, seconds, None, f"{seconds:.0f} s"),
         )
-        if settings.config.model.context == self.settings.config.model.context:
+        if not whole and settings.config.model.context == self.settings.config.model.context:
             size, peak = settings.config.train.microbatch, peak_bytes(made)
             self.peaks[size] = max(peak, self.peaks.get(size, 0))
         return made

@@ -57,6 +57,7 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
     size, accumulated = config.train.microbatch, config.train.grad_accum_steps
     asked = processes.rehearse(short({MICROBATCH: size}, accumulated))
     calibration, offset, unknown = None, 0, []
+    is_ended = False  # a real run, for its memory
     if runs:
         # The settings of the run that calibrates: never those of the config.
         smaller = {MICROBATCH: 1}
@@ -72,6 +73,7 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
         except CommandFailed as error:
             if not is_for_memory(error):
                 raise
+            is_ended = True
             unknown.append("the calibrating run was ended for its memory")
     else:
         unknown.append("what libraries take once they compute: no real run was made")
@@ -93,8 +95,11 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
             except CommandFailed as error:
                 if not is_for_memory(error):
                     raise
+                is_ended = True
                 unknown.append("the measured peak: the run was ended for its memory")
-    fits = whole <= limit.num_bytes
+    fits = max(whole, measured or 0) <= limit.num_bytes
+    # What this machine was too small for does not fit in less.
+    fits = fits and not (is_ended and limit.num_bytes <= limit.here_bytes)
     most = max(most_sequences // accumulated, 1)
     largest, least_bytes = _largest(processes, asked, offset, limit.num_bytes, most)
     return Fit(

@@ -11,7 +11,7 @@ from hotloop.report.numbers import counted, percent, rate, shares
 
 WORDS = {
     "activations": "activations of a microbatch",
-    "passing by": "passing by at the peak",
+    "passing by": "temporary tensors",
     "freed and kept": "freed, kept by the allocator",
     "a save, and later steps": "a save, and later steps",
     "start": "the process before training",
@@ -25,6 +25,8 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:,.0f} MB"
 
 
+ERROR = 0.1
+"""Of a prediction, relative: seldom more."""
 Rows = list[tuple[str, str, str]]
 
 
@@ -118,8 +120,14 @@ def render_fit(fit: Fit) -> str:
 def _answer(fit: Fit) -> str:
     limit = f"{size(fit.limit_bytes)} ({fit.limit_from})"
     what = f"microbatch {fit.microbatch}, {size(fit.whole_bytes)} at the peak as predicted"
+    if fit.measured_bytes is not None and fit.measured_bytes > fit.limit_bytes:
+        what += f", {size(fit.measured_bytes)} as measured"
+    elif not fit.fits and fit.whole_bytes <= fit.limit_bytes:
+        what += ", but a real run was ended for its memory"
     if fit.fits:
-        return f"It fits in {limit}: {what}."
+        is_near = fit.proof is None and fit.whole_bytes * (1 + ERROR) > fit.limit_bytes
+        near = " Predictions are off by up to a tenth, so it may be too much." if is_near else ""
+        return f"It fits in {limit}: {what}.{near}"
     if not fit.largest_microbatch and not fit.ways:
         return f"It does NOT fit in {limit} at any microbatch: {what}, {size(fit.least_bytes)} with a microbatch of 1."
     return f"It does NOT fit in {limit}: {what}."
@@ -130,6 +138,8 @@ def _proof(proof: Proof) -> list[str]:
     for microbatch, value in proof.tokens_per_s.items():
         shown = rate(value, "tokens") if value is not None else "took too much memory"
         lines.append(f"  microbatch {microbatch:,}: {shown}")
+    if len(proof.tokens_per_s) > 1:
+        lines.append("  (one process each, which differ by some percent among themselves)")
     settings = (
         f"train.microbatch={proof.microbatch} train.grad_accum_steps={proof.grad_accum_steps}"
     )

@@ -194,6 +194,42 @@ def test_what_came_first_and_stays_alone_is_proven_by_its_own_pairs(
     assert [new for stacked, new, now in runner.compared if now is None] == [["auto"]]
 
 
+def test_what_is_proven_stays_where_the_budget_ends_before_the_whole_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Runner.timed
+
+    def ends(self: Runner, *given: Any, **how: Any) -> SessionResult:
+        if how.get("of"):
+            raise OutOfBudget("out of budget", returncode=TIMED_OUT, arm="together")
+        return timed(self, *given, **how)
+
+    monkeypatch.setattr(Runner, "timed", ends)
+    _, ledger = tried(tmp_path, monkeypatch, auto=2.0, a_0=0.5, b_0=0.9, c_1=1.2)
+    assert (ledger.kept, ledger.together.ratio) == (["auto"], 2.0)
+    auto, _, _, other = ledger.fixes
+    assert (auto.status, other.name, other.status) == ("kept", "c=1", "stopped")
+    assert other.why.endswith("but not confirmed yet: out of budget")
+    assert ledger.continue_with is not None
+
+
+def test_what_trains_otherwise_is_shown_on_top_of_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def values(name: str, text: str, parity: Any) -> list[Fix]:
+        option = Words(name, (text,), Known(""), parity, as_given={"a": "0", "d": "0"})
+        return [value_of(option, text, Diagnosis("balanced", Steps(9, 1, 0.1)), None)]
+
+    runner = Runner({"auto": 2.0, "d=1": 1.1}, tmp_path)
+    rounds = [values("auto", "a=1", "bitwise"), values("d", "d=1", "changes_training")]
+    ledger = ledger_of(runner, rounds, monkeypatch)
+    assert runner.compared[-1] == (["auto"], ["auto", "d=1"], None)
+    assert [each.status for each in ledger.fixes] == ["kept", "what_if"]
+    assert ledger.fixes[1].why == (
+        "changes what is trained; `--vary d=1 --accept d` keeps it if it is proven; measured on top of what is kept"
+    )
+
+
 def test_where_auto_brings_nothing_single_settings_are_tried_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,7 +264,33 @@ def test_of_microbatches_that_look_nearly_as_fast_the_smallest_is_judged_first(
     assert ("its batch is smaller" in whys[names[16]]) == (kept == 4)
 
 
+@pytest.mark.parametrize(
+    ("speeds", "tried", "kept"),
+    [
+        ([1.1, 1.3, 1.6, 1.9, 1.9, 1.9], 5, 16),  # the knee: twice as much is no faster
+        ([1.1, 1.3, 1.31, 1.9, 1.9, 1.9], 3, 4),
+        ([0.9, 0.8, 1.01, 1.9, 1.9, 1.9], 3, 8),
+    ],
+)
+def test_larger_microbatches_are_tried_as_long_as_they_bring_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speeds: list[float], tried: int, kept: int
+) -> None:
+    values = {"train.microbatch": 1, "train.grad_accum_steps": 64}
+    given = load_settings(PLAIN).with_values(values, origin="x.yaml:1")
+    (option,) = (each for each in options_for(given, ())[1] if each.name == "split")
+    nothing_found = Diagnosis("balanced", Steps(9, 1, 0.1))
+    fixes = [value_of(option, text, nothing_found, None) for text in option.values]
+    names = [
+        f"train.microbatch={n} train.grad_accum_steps={64 // n}" for n in (2, 4, 8, 16, 32, 64)
+    ]
+    runner = Runner(dict(zip(names, speeds, strict=True)), tmp_path)
+    ledger = ledger_of(runner, [[], fixes], monkeypatch)
+    assert [each.name for each in ledger.fixes] == names[:tried]
+    assert ledger.kept[0].startswith(f"train.microbatch={kept} ")
+
+
 FULL = "train.activation_checkpointing=full"
+BUDGET = "train.activation_checkpointing=budget=0.5"
 SELECTIVE = "train.activation_checkpointing=selective"
 OFF = "train.activation_checkpointing=none"
 SPLITS = {n: f"train.microbatch={n} train.grad_accum_steps={16 // n}" for n in (1, 2, 4, 16)}
@@ -274,7 +336,7 @@ def of_config(values: dict[str, Any], vary: str, *flags: str) -> list[Fix]:
         ),
         (
             {"train.compile": "blocks"}, "", [], [SPLITS[16]],
-            {SPLITS[16]: "failed", f"{SPLITS[16]} {FULL}": "kept"},  # of a compiled block nothing is chosen
+            {SPLITS[16]: "failed", f"{SPLITS[16]} {BUDGET}": "kept"},  # of a compiled block nothing is chosen
         ),
         (
             {"train.activation_checkpointing": "selective"}, "", [], [SPLITS[16]],

@@ -30,6 +30,7 @@ def option(text: str, command: tuple[str, ...] = COMMAND) -> Option:
         ("width=4,8", ("8",)),
         ("--amp", ("off",)),
         ("--compile", ("on",)),
+        (r"CONF=a:1\,b:2,c:3", ("a:1,b:2", "c:3")),  # a comma of the value itself
     ],
 )
 def test_values_are_those_that_the_command_does_not_have(text: str, values: tuple[str]) -> None:
@@ -192,6 +193,14 @@ def test_what_is_not_understood_is_refused_in_one_line(
         ("--gradient_accumulation_steps", "changes_training", "samples"),
         ("--eval-batch-size", None, ""),
         ("--block_size", "changes_training", "tokens"),
+        ("--seq_len", "changes_training", "tokens"),
+        ("--max_seq_length", None, ""),  # which texts need not reach
+        ("--torch_dtype", "reduced_precision", ""),
+        ("--attn_implementation", "reduction_order", ""),
+        ("PYTORCH_CUDA_ALLOC_CONF", "bitwise", ""),
+        ("PYTORCH_ALLOC_CONF", "bitwise", ""),
+        ("MALLOC_ARENA_MAX", "bitwise", ""),
+        ("LD_PRELOAD", "bitwise", ""),
         ("--foo", None, ""),
         ("train.batch_size", "changes_training", "samples"),
         ("--train.batch-size", "changes_training", "samples"),
@@ -220,6 +229,14 @@ def test_what_was_told_counts_more_than_the_name() -> None:
         ("changes_training", False),
         ("changes_training", True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "over"),
+    [("--num-workers", "all"), ("--prefetch-factor", "all"), ("--batch-size", "steady"), ("--foo", "steady")],
+)  # fmt: skip
+def test_slow_steps_count_for_what_changes_how_workers_deliver(name: str, over: str) -> None:
+    assert option(f"{name}=77").over == over
 
 
 def test_techniques_of_names_are_in_the_catalogue() -> None:

@@ -124,6 +124,15 @@ def test_what_can_only_be_slower_is_not_tried(on: Any) -> None:
         first, rest = tuning.options_for(load_settings(PLAIN, given), ())
         assert "checkpointing" not in " ".join(values([*first, *rest]))
     assert "train.loss=chunked" in values(rest)
+    for only in ("checkpointing", "train.activation_checkpointing=full"):
+        _, rest = tuning.options_for(load_settings(PLAIN), (), only=[only])
+        assert "train.activation_checkpointing=full" in values(rest)  # what it costs is asked for
+
+
+def test_a_layout_whose_tokens_trials_do_not_count_is_not_varied() -> None:
+    (option,) = options_of(["data.layout=bucket"], (), ["data.layout"], ("x",))
+    with pytest.raises(UsageError, match="another number of tokens"):
+        tuning.varied(option, load_settings(PLAIN))
 
 
 def test_ways_to_compile_are_tried_where_the_machine_has_them(on: Any) -> None:
@@ -252,12 +261,20 @@ def test_the_written_config_says_what_showed_each_kept_value(on: Any, tmp_path: 
         tmp_path / "tuned.yaml",
     )
     settings = load_settings(tmp_path / "tuned.yaml")
-    origin = "tuned: 2.00x (1.90 to 2.10, 4 pairs) with all that is, runs/tune-x/ledger.json"
+    whole = "2.00x (1.90 to 2.10, 4 pairs) with all tuned settings"
+    origin = f"tuned: {whole}, runs/tune-x/ledger.json"
     assert settings.origin("train.precision") == settings.origin("train.compile") == origin
     soaked = replace(ledger, soaked="40 steps with an evaluation and a save")
     found = tuning.tuned(load_settings(PLAIN), soaked, Path("runs/tune-x"))
-    told = " with all that is, soaked (40 steps with an evaluation and a save), runs/tune-x/"
+    told = " with all tuned settings, soaked (40 steps with an evaluation and a save), runs/tune-x/"
     assert told in found.origin("train.precision")
+    alone = replace(verdict, ratio=1.1, ratio_low=1.05, ratio_high=1.15)
+    fixes = replace(kept, verdict=verdict), replace(dropped, status="kept", added=alone)
+    both = replace(ledger, fixes=fixes, kept=("auto", "optimizer.fused=true"))
+    found = tuning.tuned(load_settings(PLAIN), both, Path("runs/tune-x"))
+    assert found.origin("train.precision") == found.origin("name") == origin
+    own = "1.10x (1.05 to 1.15, 4 pairs) by optimizer.fused=true"
+    assert found.origin("optimizer.fused") == f"tuned: {own}, {whole}, runs/tune-x/ledger.json"
     values = settings.config.flat()
     assert (values["train.precision"], values["train.compile"]) == ("bf16", True)
     # A run of its own, also where what is tuned was written by this.

@@ -219,7 +219,7 @@ def _of_config(words: tuple[str, ...], only: tuple[str, ...], out: Path | None) 
 
     config, overrides = Path(words[0]), words[1:]
     settings = settings_of(config, overrides)
-    whole, single = tuning.options_for(settings, [])
+    whole, single = tuning.options_for(settings, [], only=only)
     rounds = chosen_options(whole, tuning.alone(single, config, overrides), only)
     written = Path("runs") / f".{KIND}-{settings.config.name}"
     command = tuning.command_of(config, overrides, written)

@@ -228,7 +228,7 @@ def _impossible(verdict: Verdict, fixes: Sequence[Fix]) -> str | None:
     most = fixes[0].most_ratio if len(fixes) == 1 else None
     if most is None or verdict.ratio is None or verdict.ratio <= ABOVE * most:
         return None
-    return f"{verdict.ratio:.3g}x is more than {str(fixes[0].value).split()[0]} workers can bring, {most:.3g}x at most"
+    return f"{verdict.ratio:.3g}x is more than its workers can bring, {most:.3g}x at most"
 
 
 def _lent(result: SessionResult, fixes: Sequence[Fix]) -> str | None:

@@ -133,7 +133,7 @@ def fixes_for(
                 expected(technique, value, asking),
                 warmup_for(census) if warmup_for is not None and census is not None else 0,
                 queue_of(ahead, census) if ahead and census else script_queue(census),
-                _most_ratio(ahead, diagnosis) if ahead else None,
+                most_ratio_of(ahead, diagnosis) if ahead else None,
                 _acts_every(technique, asking),
                 limited,
             )
@@ -141,7 +141,7 @@ def fixes_for(
     return tuple(sorted(found, key=lambda fix: -fix.promise))
 
 
-def _most_ratio(ahead: BatchesAhead, diagnosis: Diagnosis) -> float | None:
+def most_ratio_of(ahead: BatchesAhead, diagnosis: Diagnosis) -> float | None:
     """Of a loader without workers: a step lasts at least an nth of its wait. The rest may become shorter, too: a CPU that slept computes slowly."""
     most, waits = ahead.most_ratio, diagnosis.breakdown.get("data_wait")
     if most is None or most <= ahead.workers or not waits:  # not above: it has workers already

@@ -28,6 +28,8 @@ def ledger_answer(ledger: Ledger) -> str:
     if ledger.together is None:
         return f"Kept {names}, but together they could not be measured."
     fresh = "fresh processes" if ledger.together.switched else "fresh pairs"
+    if ledger.run_with and ledger.together in [fix.verdict for fix in ledger.fixes]:
+        fresh = "its own pairs, since it was tried first and alone"
     measured = f"{ratio_words(ledger.together)}, {ledger.together.outcome}, on {fresh}"
     return f"With {names}: {measured}{whole_epochs(ledger)}."
 

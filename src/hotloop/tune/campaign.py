@@ -210,6 +210,8 @@ class Campaign(ValueTrials):
             for value in tuple(asked):
                 self._caught(value, self._screen)
                 asked += self._with_less_memory(value)
+            for key in dict.fromkeys(each.value[0].key for each in asked):
+                asked += self._larger(key)
             ranked = [each for each in self._ranked() if each in asked]
             for key in dict.fromkeys(each.value[0].key for each in ranked):
                 self._judge_option(key)
@@ -218,7 +220,7 @@ class Campaign(ValueTrials):
             together = self._confirmed()
         for key in dict.fromkeys(value.value[0].key for value in self._ranked()):
             shown = [v for v in self._ranked(key) if self.tried[v.name].status == "what_if"]
-            if shown and self._pays(LOOKS[0], arm_name(shown[0].name)):
+            if shown and self._pays(LOOKS[0], self._place(shown[0])):
                 self._caught(shown[0], self._show)
         return self._ledger(together)
 
@@ -275,15 +277,36 @@ class Campaign(ValueTrials):
             name = "" if beside is None else beside[0].label(beside[1])
             if beside is None or name in (each.name for each in self.values):
                 break
-            parity = beside[0].parity_class or "changes_training"
-            technique = replace(value.technique, name=name, parity_class=parity)
-            smaller = replace(value, technique=technique, value=beside)
-            self.values.insert(self.values.index(value) + 1, smaller)
-            self.runner.report(fixes=tuple(each.name for each in self.values))
-            self._caught(smaller, self._screen)
-            found.append(smaller)
-            value = smaller
+            value = self._also(value, *beside)
+            found.append(value)
         return found
+
+    def _larger(self, key: str) -> list[Fix]:
+        """What was screened beyond the largest batch of an option, as long as that looked fastest by more than what is called near."""
+        found: list[Fix] = []
+        while ranked := self._ranked(key):
+            option, text = ranked[0].value
+            next_best = max([1.0, *map(self._ratio, ranked[1:2])])
+            further = option.further(text)
+            names = [each.name for each in self.values]
+            if (
+                further is None
+                or option.label(further) in names
+                or self._ratio(ranked[0]) < NEARLY * next_best
+            ):
+                break
+            found.append(self._also(ranked[0], option, further))
+        return found
+
+    def _also(self, value: Fix, option: Option, text: str) -> Fix:
+        """Another value, screened behind this one."""
+        parity = option.parity_class or "changes_training"
+        technique = replace(value.technique, name=option.label(text), parity_class=parity)
+        other = replace(value, technique=technique, value=(option, text))
+        self.values.insert(self.values.index(value) + 1, other)
+        self.runner.report(fixes=tuple(each.name for each in self.values))
+        self._caught(other, self._screen)
+        return other
 
     def _judge_option(self, key: str) -> None:
         ours = [*filter(self._is_undecided, self._ranked(key))]
@@ -293,10 +316,11 @@ class Campaign(ValueTrials):
             fitting = [v for v in ours[:number] if v.name not in self._too_little_memory]
             if kept or len(fitting) >= MOST_JUDGED:
                 screened, faster = self.screened[value.name], [*kept, ours[0].name][0]
-                looked = "faster"
+                looked = "looked faster"
                 if self._ratio(value) > (self.screened[faster].verdict.ratio or 0.0):
-                    looked = "nearly as fast, and its batch is smaller"
-                why = f"{showed(screened.verdict)}; {faster} looked {looked}"
+                    looked = "looked nearly as fast, and its batch is smaller"
+                looked += "" if kept else f", and {MOST_JUDGED} values of an option are judged"
+                why = f"{showed(screened.verdict)}; {faster} {looked}"
                 self._tell(value, "stopped", why, screened)
                 continue
             self._caught(value, self._judge)
@@ -399,18 +423,21 @@ class Campaign(ValueTrials):
         return moves and losses[0] == losses[1]
 
     def _show(self, value: Fix, result: SessionResult | None = None) -> None:
-        """What changes the training and was not accepted, measured and not kept."""
+        """What changes the training and was not accepted, measured on top of what is kept, and not kept."""
         option, text = value.value
         why = f"changes what is trained; `{option.accepting(text)}` keeps it if it is proven"
+        why += "; measured on top of what is kept" if self.stack else ""
         why += f": {showed(result.verdict)}" if result is not None else ""
-        result = result or self.runner.timed([], [value], OTHERWISE)
+        result = result or self.runner.timed(self.stack, [*self.stack, value], OTHERWISE)
         self._tell(value, "what_if", why + _unseen_work(value, result.verdict), result)
 
     def _confirmed(self) -> SessionResult | None:
         """Fresh pairs of all that is kept; nothing is where they do not show a gain."""
         if not self.stack:
             return None
-        if self.stack == [*self.rounds[0]] and len(self.stack) == 1:
+        first = [*self.rounds[0]]
+        is_proven = len(first) == 1 and self.stack[:1] == first
+        if is_proven and len(self.stack) == 1:
             return self._proof  # no pairs chose it: it was all that was tried
         self.runner.must_confirm = False
         self.runner.report(together=True, current=None)
@@ -438,10 +465,13 @@ class Campaign(ValueTrials):
                 chosen = self.screened[self.stack[0].name].verdict
                 why = f"fresh pairs do not confirm it: {why_not}"
                 why += other_speed(chosen, result.verdict)
-        for value in self.stack:
+        if is_proven and result is None and status == "stopped":
+            self.stack, others, result = first, self.stack[1:], self._proof
+        else:
+            self.stack, others = [], self.stack
+        for value in others:
             entry = self.tried[value.name]
             self.tried[value.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
-        self.stack = []
         return result
 
     def _soaked(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hotloop.core.errors import UsageError
-from hotloop.core.judgement import Diagnosis, ParityClass
+from hotloop.core.judgement import Diagnosis, JudgedSteps, ParityClass
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.tune.script_options import Declared, script_options
 
@@ -52,12 +52,14 @@ KNOWN = (
     Known(r"(.*-)?pin-mem(ory)?", "bitwise", ("pinned_copies",)),
     Known(r"((omp|mkl|openblas)-num-|(.*-)?(num-)?n?)threads", "reduction_order", ("threads",)),
     Known("omp-(proc-bind|places)|(kmp|gomp-cpu)-affinity", "bitwise", ("threads",)),
-    Known(r"(use-|no-)?(amp|fp16|bf16|half|tf32|autocast|(mixed-)?precision|dtype|b?float16)", "reduced_precision", ("precision",)),
-    Known(r"(use-|no-|torch-)?(compile(-mode)?|fused(-adamw?)?|channels-last|sdpa|flash(-attn|-attention)?)", "reduction_order", COMPILED),
+    Known(r"(pytorch(-cuda)?-alloc-conf|malloc-.*|ld-preload)", "bitwise"),
+    Known(r"(use-|no-)?(amp|fp16|bf16|half|tf32|autocast|(mixed-)?precision|(torch-)?dtype|b?float16)", "reduced_precision", ("precision",)),
+    Known(r"(use-|no-|torch-)?(compile(-mode)?|fused(-adamw?)?|channels-last|sdpa|flash(-attn|-attention)?|attn-implementation)", "reduction_order", COMPILED),
     Known(r"(use-|no-)?(grad(ient)?|activation)-checkpoint(ing)?", "reduction_order", ("checkpointing",)),
     Known(r"(.*-)?((mini|micro)?batch-?size|(mini|micro)?batch|bs|bsz|b|accum(ulat.*)?|accum-.*)(-per-.*)?"
           r"|(samples|sequences|images|ims|imgs)-per-.*", "changes_training", ("larger_microbatch", *COMPILED), "samples"),
-    Known(r"(max-)?(seq(uence)?-?len(gth)?|block-size|bptt|context-.*)", "changes_training", (), "tokens"),
+    # Not one with `max`, which texts that are padded to the longest of a batch need not reach.
+    Known(r"seq(uence)?-?len(gth)?|block-size|bptt|context-.*", "changes_training", (), "tokens"),
     Known(r"(.*-)?(lr|learning-rate|epochs?|seed|dropout|momentum|weight-decay)", "changes_training"),
     Known(".*"),
 )
@@ -103,6 +105,12 @@ class Option:
     def reshapes(self) -> bool:
         """Whether batches have other shapes with another value, in which dropout draws other numbers."""
         return self.accumulation is not None
+
+    @property
+    def over(self) -> JudgedSteps:
+        """The steps that its gain shows in: workers deliver in waves, and what they do to slow steps is theirs."""
+        over = {CATALOGUE[each].over for each in self.known.techniques}
+        return "all" if over == {"all"} else "steady"
 
     def label(self, value: str) -> str:
         """One value, as in the ledger."""
@@ -158,6 +166,10 @@ class Option:
 
         command: what it is put into.
         """
+        return None
+
+    def further(self, value: str) -> str | None:
+        """The next larger batch of the same step, to look for the knee; `None`: there is none, or what is tried was named."""
         return None
 
     def soak(self, value: str) -> Soak | None:
@@ -275,9 +287,8 @@ def _accumulated(options: Sequence[Option], name: str, command: Sequence[str]) -
 def _option(text: str, command: Sequence[str]) -> Option:
     """Raises `UsageError` for a text that is not understood, or holds no value to compare with."""
     name, equals, values = (part.strip() for part in text.partition("="))
-    found = list(
-        dict.fromkeys(each for part in values.split(",") for each in _values(part.strip()))
-    )
+    parts = (part.replace("\\,", ",") for part in re.split(r"(?<!\\),", values))
+    found = list(dict.fromkeys(each for part in parts for each in _values(part.strip())))
     is_name = re.fullmatch(r"(-{0,2}|\+{0,2})[A-Za-z_][\w.+-]*", name) is not None
     if not is_name or not (all(found) if equals else name.startswith("-")):
         do = 'write "--option=1,2,4", "--option=0..4", "--option=8..64*2", "--flag" or "VARIABLE=a,b"; of a config "train.microbatch=8,16"'

@@ -18,7 +18,7 @@ from hotloop.core.judgement import Diagnosis, Parity
 from hotloop.core.step import read_steps
 from hotloop.doctor.batch_memory import batch_memory
 from hotloop.doctor.confirmation import short_name
-from hotloop.doctor.fixes import Fix
+from hotloop.doctor.fixes import Fix, most_ratio_of
 from hotloop.doctor.training_loader import queue_of
 from hotloop.doctor.trial_costs import LEAST_STEPS
 from hotloop.doctor.trial_runner import TrialRunner
@@ -47,13 +47,16 @@ def value_of(option: Option, text: str, diagnosis: Diagnosis, census: Census | N
         *(option.label(text), "", parity_class, ()),
         other_draws_in=draws,
         reshapes=option.reshapes,
+        over=option.over,
     )
     fix = Fix(technique, (option, text), tuple(option.asked_by(diagnosis)), None)
     if workers is None or workers.batches_ahead is None or census is None or not text.isdigit():
         return fix
     # Steps that are fed by what workers had ready are faster than any that follow.
     ahead = workers.batches_ahead(census, text)
-    return replace(fix, queue=queue_of(ahead, census)) if ahead is not None else fix
+    if ahead is None:
+        return fix
+    return replace(fix, queue=queue_of(ahead, census), most_ratio=most_ratio_of(ahead, diagnosis))
 
 
 def arm_name(name: str) -> str:

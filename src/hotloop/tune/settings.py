@@ -52,6 +52,8 @@ class Words(Option):
     """All settings, as they are on this machine without any of these words."""
     settings: Settings | None = field(default=None, compare=False)
     """What is tuned; `None`: nobody knows what else it could have."""
+    larger: tuple[str, ...] = field(default=(), compare=False)
+    """Values beyond these that are tried where the largest so far is the fastest, in order."""
 
     @property
     def reshapes(self) -> bool:
@@ -100,10 +102,14 @@ class Words(Option):
             size, whole = now[MICROBATCH], now[MICROBATCH] * now[ACCUMULATED]
             smaller = [each for each in range(1, size) if whole % each == 0]
             return [_split(each, whole) for each in smaller[-1:]]
-        ways = ["selective", "full"] if self.name in (SPLIT, MICROBATCH) else []
+        ways = ["selective", "budget=0.5", "full"] if self.name in (SPLIT, MICROBATCH) else []
         ways = [w for w in ways if self.settings and _takes(self.settings, CHECKPOINTING, w)]
         done = ways.index(now[CHECKPOINTING]) + 1 if now[CHECKPOINTING] in ways else 0
         return [_word(CHECKPOINTING, each) for each in ways[done:]]
+
+    def further(self, value: str) -> str | None:
+        left = [each for each in self.larger if (self.batch(each) or 0) > (self.batch(value) or 0)]
+        return left[0] if left else None
 
     def soak(self, value: str) -> Soak | None:
         if self.settings is None:
@@ -186,18 +192,24 @@ def machine_for(settings: Settings[Any], ranks: int = 1) -> Machine:
 
 
 def options_for(
-    settings: Settings[Any], named: Sequence[str], ranks: int = 1
+    settings: Settings[Any], named: Sequence[str], ranks: int = 1, only: Sequence[str] = ()
 ) -> tuple[list[Words], list[Words]]:
     """All that `auto` chooses here, as one value to try first; and single settings to try on top of what is kept.
 
-    Settings that were given as flags stay what they are, and so do those `named` by the user.
+    Settings that were given as flags stay what they are, and so do those `named` by the user, and what is only slower unless
+    it is asked for by `only`.
     """
     machine = machine_for(settings, ranks)
     resolved, _ = resolve(settings, machine)
     given = resolved.config.flat()
     as_given = {key: _text(value) for key, value in given.items()}
     pinned = {*named, *(key for key in given if settings.origin(key) == "flag")}
-    pinned |= {each.key for each in CONFIGURED.values() if each.what_if}
+    asked = {each.partition("=")[0].rpartition(".")[2] for each in only}
+    pinned |= {
+        each.key
+        for each in CONFIGURED.values()
+        if each.what_if and asked.isdisjoint((each.name, each.key.rpartition(".")[2]))
+    }
     pinned |= {OF_SEVERAL} if ranks == 1 else set()
     pinned |= {each.key for each in CONFIGURED.values() if not _takes(settings, each.key, AUTO)}
     free = [each for each in CONFIGURED.values() if each.key not in pinned]
@@ -236,7 +248,12 @@ def options_for(
         rest.append(words(THREADS, threads, "reduction_order", "threads"))
     if pinned.isdisjoint((MICROBATCH, ACCUMULATED)):
         splits = _splits(given[MICROBATCH], given[ACCUMULATED], ranks)
-        rest.append(words(SPLIT, splits, "reduction_order"))
+        nearest = words(SPLIT, splits[:MOST_SPLITS], "reduction_order")
+        rest.append(
+            replace(
+                nearest, larger=tuple(sorted(splits, key=lambda each: nearest.batch(each) or 0))
+            )
+        )
     return first, [each for each in rest if each.values]
 
 
@@ -282,7 +299,13 @@ def _usable(
 
 
 def varied(option: Option, given: Settings[Any]) -> Words:
-    """A setting that the user varies, with what it may change, unless that was told."""
+    """A setting that the user varies, with what it may change, unless that was told. Raises `UsageError` for one of which trials do
+    not see how much work a step is."""
+    if option.name == "data.layout" and isinstance(given.config, RunConfig):
+        raise UsageError(
+            "rows of another `data.layout` hold another number of tokens, which trials do not count",
+            do="train some steps of each with `hotloop train`, and compare the tokens per second that it prints",
+        )
     techniques = [each for each in CONFIGURED.values() if each.key == option.name]
     parity: ParityClass = techniques[0].parity_class if techniques else "changes_training"
     if option.name.startswith(FREE):
@@ -311,13 +334,18 @@ def tuned(settings: Settings[Any], ledger: Ledger, evidence: Path, ranks: int = 
         return resolved
     values = resolved.config.flat()
     soaked = "" if ledger.soaked is None else f", soaked ({ledger.soaked})"
-    origin = (
-        f"tuned: {ratio_words(ledger.together)} with all that is{soaked}, {evidence}/ledger.json"
+    whole = (
+        f"{ratio_words(ledger.together)} with all tuned settings{soaked}, {evidence}/ledger.json"
     )
-    found = {_key(word): values[_key(word)] for word in words}
     # A run of its own: `runs/NAME` may be there, and has other settings.
-    found["name"] = f"{values['name'].removesuffix(TUNED)}{TUNED}"
-    return resolved.with_values(found, origin=origin)
+    name = f"{values['name'].removesuffix(TUNED)}{TUNED}"
+    resolved = resolved.with_values({"name": name}, origin=f"tuned: {whole}")
+    for each in kept:
+        own = each.added or each.verdict
+        shown = "" if own in (None, ledger.together) else f"{ratio_words(own)} by {each.name}, "
+        found = {_key(word): values[_key(word)] for word in str(each.value).split()}
+        resolved = resolved.with_values(found, origin=f"tuned: {shown}{whole}")
+    return resolved
 
 
 def _splits(microbatch: int, accumulated: int, ranks: int) -> list[str]:
@@ -325,7 +353,7 @@ def _splits(microbatch: int, accumulated: int, ranks: int) -> list[str]:
     whole = microbatch * accumulated
     sizes = [n for n in range(1, whole + 1) if whole % (n * ranks) == 0 and n != microbatch]
     sizes.sort(key=lambda size: max(size / microbatch, microbatch / size))
-    return [_split(each, whole) for each in sizes[:MOST_SPLITS]]
+    return [_split(each, whole) for each in sizes]
 
 
 def _split(size: int, whole: int) -> str:

@@ -15,7 +15,7 @@ from hotloop.core.census import Census
 from hotloop.core.judgement import Parity, Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.doctor.fix_costs import over_epochs, with_start_cost
+from hotloop.doctor.fix_costs import over_epochs, with_epochs, with_start_cost
 from hotloop.doctor.fixes import Fix
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.report.ledger import render_ledger
@@ -147,7 +147,19 @@ def test_workers_that_start_with_each_epoch_are_counted_over_whole_epochs(
     found = over_epochs(Census(loaders=(loader,)), [fix], result)
     assert found == (None if ratio is None else pytest.approx(ratio))
     assert over_epochs(Census(loaders=(loader,)), [], None) is None
+    kept = TriedFix("workers", 8, "kept", "faster", pays_after_steps=9, verdict=verdict)
+    assert with_epochs(kept, found) == replace(kept, pays_after_steps=None if ratio else 9)
     # One pair that shows nothing of it, and nothing is told.
     even = replace(fast, process_s=took - case["later_s"] - 1.0)
     mixed = replace(result, pairs=(*result.pairs[1:], (without, even)))
     assert over_epochs(Census(loaders=(loader,)), [fix], mixed) is None
+
+
+def test_workers_that_cost_more_with_each_epoch_than_they_bring_are_not_kept() -> None:
+    kept = TriedFix("workers", 8, "kept", "faster", pays_after_steps=220)
+    found = with_epochs(kept, 0.9)
+    assert (found.status, found.pays_after_steps) == ("rejected", None)
+    assert found.why.endswith("each epoch starts its workers again: 0.90x over whole epochs")
+    assert with_epochs(kept, 1.004).status == "rejected"
+    rejected = replace(kept, status="rejected")
+    assert with_epochs(rejected, 0.9) == rejected

@@ -114,6 +114,16 @@ def test_a_checkpoint_that_was_there_is_gone_on_from_again(doctor: Doctor) -> No
     assert doctor.tried() == "steps 7 to 20\n"
 
 
+def test_a_checkpoint_beside_many_files_is_gone_on_from_again(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotloop.trial.snapshot.MAX_ENTRIES", 3)
+    for name in ("1.png", "2.png", "3.png", "last.txt"):
+        (doctor.workdir / name).write_text("7")
+    assert doctor.run(RESUMING) == "steps 7 to 20\n"
+    assert doctor.tried() == "steps 7 to 20\n"
+
+
 def test_a_script_that_refuses_to_overwrite_is_tried(doctor: Doctor) -> None:
     source = (
         "import os; os.makedirs('out/a'); open('out/a/x', 'x'); print('made', os.listdir('out'))"

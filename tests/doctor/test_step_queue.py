@@ -64,6 +64,13 @@ def test_more_than_is_possible_is_no_gain(trying: Trying) -> None:
     assert entry.verdict.outcome == "inconclusive"
 
 
+def test_more_than_is_possible_is_no_gain_on_top_of_another_fix_either(trying: Trying) -> None:
+    machine = Machine(product(a=1.5, b=12.0))
+    ledger = trying(machine, ["a", "b"], of_fixes={"most_ratio": 9.0})
+    assert ledger.kept == ("a",)
+    assert "12x is more than its workers can bring" in ledger.fixes[1].why
+
+
 @pytest.mark.parametrize(("workers", "waits", "most"), [(0, 0.5, 16), (0, 0.98, 9), (2, 0.5, 4)])
 def test_what_is_possible_takes_into_account_that_the_rest_may_compute_faster(
     workers: int, waits: float, most: float

@@ -99,6 +99,9 @@ What this changes:
 ```
 """
     )
+    switched = replace(found, together=replace(TOGETHER, switched=True))
+    said = render_pull_request(switched, diagnosis, None, b"")
+    assert "improved; turned on and off within fresh processes, and then seen in pairs" in said
     epochs = replace(found, together_over_epochs=1.2)
     said = render_pull_request(epochs, diagnosis, None, b"")
     assert "each counted; 1.20x over whole epochs, as each starts its workers again." in said

@@ -43,14 +43,14 @@ import numpy
 import helper
 
 class Told:
-    pass
+    kind: int = 0
 
 def surroundings():
     main = sys.modules["__main__"]
     return {
         "argv": sys.argv, "orig_argv": sys.orig_argv, "executable": sys.executable,
         "path": sys.path, "main": [main.__name__, main.__file__, str(main.__spec__)],
-        "helper": helper.__file__, "told": inspect.getsource(Told), "cwd": os.getcwd(),
+        "helper": helper.__file__, "told": inspect.getsource(Told), "kind": repr(Told.__annotations__), "cwd": os.getcwd(),
         "environ": dict(os.environ), "early": os.environ["SET_EARLY"],
         "temporary": tempfile.gettempdir(), "threads": threading.active_count(),
         "stdin": sys.stdin.read(), "outside": os.path.exists(sys.argv[1]),

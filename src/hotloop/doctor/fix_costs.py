@@ -26,12 +26,27 @@ def with_costs(runner: TrialRunner, fix: Fix, entry: TriedFix, result: SessionRe
     """The entry of a timed fix with what it costs; a kept one is no longer where that is more than it brings, or than there is."""
     pairs = () if result.toggled else result.pairs
     baseline, arm = compared_arms(runner, runner.with_fixes(fix.name, [fix]), [fix])
-    return with_start_cost(
+    entry = with_start_cost(
         with_memory(entry, pairs),
         pairs=pairs,
         losses=runner.first_losses(baseline, arm, [fix]),
         total_steps=runner.total_steps,
     )
+    return with_epochs(entry, over_epochs(runner.census, [fix], result))
+
+
+def with_epochs(entry: TriedFix, over: float | None) -> TriedFix:
+    """A kept one is not where its workers, which each epoch starts again, bring less than that takes: the start is never paid.
+
+    over: the ratio over whole epochs; `None`: they start once.
+    """
+    if over is None or entry.status != "kept":
+        return entry
+    entry = replace(entry, pays_after_steps=None)
+    if over >= 1 + MIN_MARGIN:
+        return entry
+    why = f"its steps are faster, but each epoch starts its workers again: {over:.2f}x over whole epochs"
+    return replace(entry, status="rejected", why=why)
 
 
 def with_start_cost(

@@ -20,7 +20,7 @@ from hotloop.core.ledger import TriedFix
 from hotloop.doctor.compared_arms import class_of, rounds_products, unfinished_runs
 from hotloop.doctor.confirmation import Confirmed, confirmed, flaw_of, short_name
 from hotloop.doctor.fix_costs import with_costs
-from hotloop.doctor.fix_status import may_decide, showed, status_of
+from hotloop.doctor.fix_status import may_decide, showed, status_of, with_doubts
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_reports import WritesOutside
@@ -146,6 +146,7 @@ def _added(
         return replace(entry, status="stopped", why=f"{alone}; out of budget on top of {onto}")
     except (CommandFailed, WritesOutside) as error:
         return rejected(f"together with {onto} it failed: {first_line(error)}")
+    result = with_doubts(result, [fix])  # what it can bring by itself at most holds here, too
     verdict = result.verdict
     flaw = flaw_of(result, together, arm, comparison)
     if flaw is not None:

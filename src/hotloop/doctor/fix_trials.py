@@ -137,6 +137,8 @@ class FixTrials:
         if self.all_asked or fix.gain_at_most is None:
             return None
         for name in self.proven:
+            if tried[name].status != "kept":  # it costs more than it brings
+                continue
             verdict = tried[name].verdict
             ratio = verdict.ratio if verdict is not None else None
             same = set(fix.answers) <= set(tried[name].answers)
@@ -281,8 +283,11 @@ class FixTrials:
         assert found.result is not None
         verdict = self._looked_into(fix, comparison, found.result).verdict
         status, why = status_of(verdict)
+        result = replace(found.result, verdict=verdict)
+        if status == "stopped":
+            return self._unpaid(fix, comparison, result)
         if status != "kept":
-            return self._costed(fix, status, why, replace(found.result, verdict=verdict))
+            return self._costed(fix, status, why, result)
         self.proven[fix.name] = found
         return self._costed(fix, "kept", why, found.result)
 

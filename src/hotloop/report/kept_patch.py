@@ -68,9 +68,11 @@ def _conditions(
     edited = [fix for fix in kept if fix.patch == "edited"]
     others = " and ".join(f"`{fix.name}`" for fix in kept if fix.patch != "edited")
     steps = ledger.together_steps or ledger.steps
+    how = f"interleaved fresh processes of the patched script and of the unchanged one, {steps} steps of each counted"
+    if verdict.switched:
+        how = "turned on and off within fresh processes, and then seen in pairs of the patched script and the unchanged one"
     lines = [
-        f"- Speed: {ratio_words(verdict)}, {verdict.outcome}; interleaved fresh processes of the patched script and "
-        f"of the unchanged one, {steps} steps of each counted{whole_epochs(ledger)}.",
+        f"- Speed: {ratio_words(verdict)}, {verdict.outcome}; {how}{whole_epochs(ledger)}.",
         f"- What it learns: {verdict.parity.reason}.",
     ]
     if others:

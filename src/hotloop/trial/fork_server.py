@@ -181,7 +181,9 @@ def _run(command: list[str]) -> int:
             sys.argv = command
             path = str(Path(command[0]).absolute())
             main.__dict__["__file__"] = path
-            exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
+            # Not with the annotations of this module, which are strings.
+            code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+            exec(code, main.__dict__)
     except SystemExit as ended:
         return _exit_code(ended)
     except BaseException as error:  # noqa: BLE001 - shown as Python shows it

@@ -33,7 +33,7 @@ MAX_KEPT_FILES = 20_000
 MAX_FILE_BYTES = 64 << 20
 """A larger file is kept only where that takes no space, or where it is a checkpoint: a script often writes over its last."""
 MAX_ENTRIES = 10_000
-"""A directory of more holds data: it is not looked into."""
+"""A directory of more holds data: it is not looked into, unless it is the one in which the command runs."""
 HISTORIES = frozenset({".git", ".hg", ".svn", "__pycache__"})
 SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".sh", ".txt")
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar")
@@ -196,7 +196,7 @@ def _look(root: Path, kept: Path) -> _Seen:
             if not prefix:
                 raise UsageError(f"cannot read: {error.strerror}", where=str(root)) from error
             continue  # what cannot be looked into by us cannot be changed by the command
-        if len(entries) > MAX_ENTRIES:
+        if prefix and len(entries) > MAX_ENTRIES:
             continue
         for entry in entries:
             name = prefix + entry.name

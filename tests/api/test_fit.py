@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import hotloop
 from hotloop.api import run as hotloop_run
+from hotloop.checkpoint.entries import best_step, held_out_losses
 from hotloop.core.errors import EnvironmentFailed, UsageError
 
 PLAIN = {
@@ -52,7 +54,7 @@ def test_a_module_learns_in_place_and_its_run_is_kept(tmp_path: Path) -> None:
     from safetensors.torch import load_model
 
     load_model(again, str(run.model))
-    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), model.state_dict().values(), strict=True))  # fmt: skip
+    assert_same(again, model)
     assert "hotloop" in run._repr_html_()
     assert "samples/s" in str(run)
     assert "tokens/s" not in str(run)  # its examples are no tokens
@@ -77,6 +79,14 @@ def test_each_step_is_that_of_a_plain_loop_over_the_same_examples(tmp_path: Path
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
+def normed(seed: int = 0) -> nn.Module:
+    """Its first layer is not trained, and the statistics of its second are no weights."""
+    torch.manual_seed(seed)
+    layers = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    layers[0].requires_grad_(False)
+    return layers
+
+
 class Interrupting(TensorDataset):
     """Raises Ctrl-C once, at some example."""
 
@@ -89,14 +99,15 @@ class Interrupting(TensorDataset):
         return super().__getitem__(index)
 
 
-def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_weights(
-    tmp_path: Path,
+@pytest.mark.parametrize("build", [classifier, normed])
+def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_model(
+    build: Callable[[int], nn.Module], tmp_path: Path
 ) -> None:
     data = Interrupting(*points(64, 0).tensors)
     settings = PLAIN | {"checkpoint.every_steps": 2}
 
     def fit(out: Path, seed: int) -> nn.Module:
-        model = classifier(seed)
+        model = build(seed)
         hotloop.fit(model, data, loss=F.cross_entropy, epochs=4, batch=16, out=out, settings=settings)  # fmt: skip
         return model
 
@@ -105,14 +116,37 @@ def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_weig
     with pytest.raises((KeyboardInterrupt, hotloop_interrupted())):
         fit(tmp_path / "cut", 0)
     found = fit(tmp_path / "cut", 1)  # its weights are those of the run
-    for own, other in zip(found.parameters(), wanted.parameters(), strict=True):
-        assert torch.equal(own, other)
+    kept = (tmp_path / "cut" / "model.safetensors").read_bytes()
+    finished = fit(tmp_path / "cut", 2)
+    assert (tmp_path / "cut" / "model.safetensors").read_bytes() == kept
+    for model in (found, finished):
+        assert_same(model, wanted)
 
 
 def hotloop_interrupted() -> type[BaseException]:
     from hotloop.core.errors import Interrupted
 
     return Interrupted
+
+
+def assert_same(found: nn.Module, wanted: nn.Module) -> None:
+    for own, other in zip(found.state_dict().values(), wanted.state_dict().values(), strict=True):
+        assert torch.equal(own, other)
+
+
+def test_the_best_weights_are_exported_with_the_statistics_of_their_step(tmp_path: Path) -> None:
+    data, model = points(64, 0), normed()
+    x, y = points(64, 1).tensors
+    wrong = TensorDataset(x, 1 - y)  # what is learned makes these worse
+    settings = PLAIN | {"eval.every_steps": 4, "eval.export": "best"}
+    hotloop.fit(
+        model, data, loss=F.cross_entropy, validation=wrong, epochs=5, batch=16, out=tmp_path / "run", settings=settings
+    )  # fmt: skip
+    losses = held_out_losses(tmp_path / "run/evals.jsonl", "loss")
+    assert best_step(losses) < max(losses)
+    with torch.no_grad():
+        found = float(F.cross_entropy(model.eval()(x), 1 - y))
+    assert found == pytest.approx(min(losses.values()), abs=1e-5)
 
 
 class Named(nn.Module):

@@ -56,6 +56,9 @@ Collate = Callable[[list[Any]], Any]
 class Learner(nn.Module):
     """`forward` gives the loss of a microbatch summed over its examples, whose number stands behind its tensors."""
 
+    stored_whole = True
+    """Checkpoints have its frozen weights and its buffers, too, which are from nowhere else."""
+
     def __init__(self, model: nn.Module, loss: Loss | None, keys: tuple[str, ...] | None) -> None:
         super().__init__()
         self.model, self._loss, self._keys = model, loss, keys

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from encoders import save_encoder
 from torch import nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 import hotloop
 from hotloop.api import run as hotloop_run
@@ -147,6 +147,46 @@ def test_the_best_weights_are_exported_with_the_statistics_of_their_step(tmp_pat
     with torch.no_grad():
         found = float(F.cross_entropy(model.eval()(x), 1 - y))
     assert found == pytest.approx(min(losses.values()), abs=1e-5)
+
+
+def doubled(examples: list[Any]) -> Any:
+    x, y = default_collate(examples)
+    return 2 * x, y
+
+
+class Halved(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x) / 2
+
+
+CORRECTED = points(64, 0)
+CORRECTED.tensors[1][37] ^= 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
+        {"loss": F.multi_margin_loss},
+        {"collate": doubled},
+        {"model": Halved(*classifier())},
+        {"model": nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))},
+        {"data": CORRECTED},
+        {"validation": CORRECTED},
+    ],
+)
+def test_another_loss_collate_forward_or_label_is_another_training(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    def fit(**change: Any) -> Any:
+        given = {"model": classifier(), "data": points(64, 0), "loss": nn.CrossEntropyLoss(), "validation": points(64, 0)}  # fmt: skip
+        given |= {"epochs": 1, "out": tmp_path / "run", "settings": PLAIN} | change
+        return hotloop.fit(given.pop("model"), given.pop("data"), **given)
+
+    loss = fit().loss
+    assert fit().loss == loss
+    with pytest.raises(UsageError, match="a run of another loss, `collate` or forward"):
+        fit(**change)
 
 
 class Named(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 from collections import deque
@@ -30,6 +29,7 @@ from hotloop.finetune.conduct import (
     with_steps,
 )
 from hotloop.finetune.microbatches import by_number
+from hotloop.finetune.module_fingerprint import fingerprint
 from hotloop.finetune.work import (
     InMemory,
     chosen_in,
@@ -199,11 +199,11 @@ def fit_module(
         learner = Learner(model, loss, keys)
         work = ModuleWork(config, learner, train, held_out, collate, keys, recent)
         _try(learner, work)
-        fingerprint = _fingerprint(model, work)
         held = 0 if held_out is None else len(held_out)
         lines = [f"{counted(len(train), 'example')} to train on and {held} held out", steps_in_words(len(train), config)]  # fmt: skip
         kind, why = type(train).__name__, "no `validation` was given"
-        return Prepared(learner, work, fingerprint, kind, None, lines, _keep, why)
+        found = fingerprint(model, loss, work)
+        return Prepared(learner, work, found, kind, None, lines, _keep, why)
 
     settings = with_steps(settings, len(train), where := f"`data`, {type(train).__name__}")
     try:
@@ -265,19 +265,3 @@ def _check(name: str, examples: Any, *, optional: bool) -> None:
         )
     if not len(examples):
         raise UsageError("there are no examples", where=f"`{name}`")
-
-
-def _fingerprint(model: nn.Module, work: ModuleWork) -> str:
-    """Of the shapes of the model, and the number of examples and a few of them. Weights differ until they are read back."""
-    digest = hashlib.sha256()
-    for name, weight in model.state_dict().items():
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype};".encode())
-    for examples in (work.train, work.held_out):
-        num = 0 if examples is None else len(examples)
-        digest.update(f"{num};".encode())
-        for index in sorted({0, num // 2, num - 1} if num else ()):
-            for tensor in work.inputs(examples, [index])[:-1]:
-                digest.update(
-                    tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-                )
-    return digest.hexdigest()

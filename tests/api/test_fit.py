@@ -2,11 +2,14 @@
 
 import csv
 import json
+import random
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -88,22 +91,38 @@ def normed(seed: int = 0) -> nn.Module:
 
 
 class Interrupting(TensorDataset):
-    """Raises Ctrl-C once, at some example."""
+    """Ends the training once, at some example."""
 
     left: int = 0
 
     def __getitem__(self, index: Any) -> Any:
         Interrupting.left -= 1
         if Interrupting.left == 0:
-            raise KeyboardInterrupt
+            self.end()
         return super().__getitem__(index)
 
+    def end(self) -> None:
+        raise KeyboardInterrupt
 
-@pytest.mark.parametrize("build", [classifier, normed])
+
+class Noisy(Interrupting):
+    """Draws from each generator, and ends by Ctrl-C, which saves."""
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return x + np.random.standard_normal() / 9 + random.random() / 9 + torch.rand(()) / 9, y
+
+    def end(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"), [(classifier, Interrupting), (normed, Interrupting), (classifier, Noisy)]
+)
 def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_model(
-    build: Callable[[int], nn.Module], tmp_path: Path
+    build: Callable[[int], nn.Module], kind: type[Interrupting], tmp_path: Path
 ) -> None:
-    data = Interrupting(*points(64, 0).tensors)
+    data = kind(*points(64, 0).tensors)
     settings = PLAIN | {"checkpoint.every_steps": 2}
 
     def fit(out: Path, seed: int) -> nn.Module:
@@ -112,7 +131,7 @@ def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_mode
         return model
 
     wanted = fit(tmp_path / "whole", 0)
-    Interrupting.left = 150
+    Interrupting.left = 160  # of a step that no checkpoint is saved before
     with pytest.raises((KeyboardInterrupt, hotloop_interrupted())):
         fit(tmp_path / "cut", 0)
     found = fit(tmp_path / "cut", 1)  # its weights are those of the run

@@ -62,6 +62,8 @@ def capture(
 
     into: an earlier capture that nobody needs any more; its memory is used again.
     """
+    import numpy as np  # here, since who saves a loop of their own may have none
+
     names = {id(p): name for name, p in model.named_parameters()}
     optimizer_tensors: dict[str, Tensor] = {}
     for parameter, slots in optimizer.state.items():
@@ -72,6 +74,8 @@ def capture(
         for index, generator in enumerate(torch.cuda.get_rng_state_all()):
             random_tensors[f"cuda{index}"] = generator
     version, integers, gauss = random.getstate()
+    of_numpy = np.random.get_state(legacy=False)
+    words, gauss_of_numpy = of_numpy["state"], (of_numpy["has_gauss"], of_numpy["gauss"])
     tensors = {
         # copies: tied weights share memory, which safetensors refuses to write twice
         "model": copied(
@@ -83,6 +87,7 @@ def capture(
     state = {
         "rules": RULES,
         "python_random": [version, list(integers), gauss],
+        "numpy_random": [words["key"].tolist(), words["pos"], *gauss_of_numpy],
         "scaler": scaler.state_dict() if scaler is not None else None,
     }
     return tensors, state
@@ -132,6 +137,8 @@ _REMOVE_IT = "remove this checkpoint, to continue from the one before"
 def _restore_the_rest(
     states: dict[str, Tensor], state: dict[str, Any], scaler: torch.amp.GradScaler | None
 ) -> None:
+    import numpy as np
+
     if scaler is not None and state["scaler"] is not None:
         scaler.load_state_dict(state["scaler"])
     torch.set_rng_state(states["torch"])
@@ -139,6 +146,11 @@ def _restore_the_rest(
         for index in range(torch.cuda.device_count()):
             if f"cuda{index}" in states:
                 torch.cuda.set_rng_state(states[f"cuda{index}"], index)
+    if "numpy_random" in state:  # older checkpoints have none
+        key, position, has_gauss, gauss = state["numpy_random"]
+        if not 0 <= position <= len(key) == 624:  # it would read behind its end
+            raise ValueError("numpy_random")
+        np.random.set_state(("MT19937", key, position, has_gauss, gauss))
     version, integers, gauss = state["python_random"]
     random.setstate((version, tuple(integers), gauss))
 

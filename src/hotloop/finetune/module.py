@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from hotloop.checkpoint.loader import random_states, set_random_states
 from hotloop.core.errors import UsageError, first_line
 from hotloop.core.memory_use import memory_refusal
 from hotloop.core.module_config import ModuleConfig
@@ -42,7 +43,7 @@ from hotloop.hardware.device import pick_device
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.report.numbers import counted
 from hotloop.train.batches import Inputs, StepData, to_device
-from hotloop.train.interruption import StopRequest
+from hotloop.train.interruption import StopNow, StopRequest
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
 from hotloop.train.stability import TrainingDiverged
@@ -111,7 +112,12 @@ class ModuleWork(InMemory):
         chosen = chosen_in(step, self.config, self.config.data.seed, len(self.train))
         self.recent.append(chosen)
         parts = by_number(len(chosen), self.config.train.microbatch)
-        microbatches = in_microbatches(chosen, parts, partial(self.inputs, self.train), pinned)
+        states = random_states()
+        try:
+            microbatches = in_microbatches(chosen, parts, partial(self.inputs, self.train), pinned)
+        except StopNow:  # what is saved now has not drawn for this step
+            set_random_states(states)
+            raise
         return StepData(microbatches, len(chosen), None, len(chosen))
 
     def inputs(self, examples: Any, chosen: Sequence[int]) -> Inputs:

@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hotloop.checkpoint.background import Saver
+from hotloop.checkpoint.loader import random_states, set_random_states
 from hotloop.checkpoint.state import kept_buffers, stored_tensors
 from hotloop.checkpoint.upload import Uploader
 from hotloop.core.census import Census
@@ -229,6 +231,7 @@ def set_up_process(config: LoopConfig, device: torch.device) -> None:
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
     random.seed(config.train.seed)
+    np.random.seed(config.train.seed % 2**32)  # it takes no larger one
 
 
 def assemble(
@@ -290,6 +293,7 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
     """
     config = run.config
     buffers = {name: buffer.clone() for name, buffer in kept_buffers(run.model).items()}
+    states = random_states()  # examples may draw, and `collate`
     inputs = to_device(run.work.sample(), run.device)
     try:
         dtypes, attention = watch_forward(lambda: run.uncompiled(*inputs))
@@ -301,6 +305,7 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
             where="train.attention",
             do="set it to sdpa, which takes a kernel that can",
         ) from error
+    set_random_states(states)
     after = kept_buffers(run.model)
     for name, before in buffers.items():  # batch norm has changed them
         after[name].data = before

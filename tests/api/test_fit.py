@@ -168,6 +168,17 @@ def test_the_best_weights_are_exported_with_the_statistics_of_their_step(tmp_pat
     assert found == pytest.approx(min(losses.values()), abs=1e-5)
 
 
+def test_an_evaluation_of_examples_that_draw_changes_no_step(tmp_path: Path) -> None:
+    data = Noisy(*points(64, 0).tensors)
+    losses = {
+        hotloop.fit(
+            classifier(), data, loss=F.cross_entropy, validation=data, epochs=1, batch=16, out=tmp_path / f"{every}", settings=PLAIN | {"eval.every_steps": every}
+        ).loss
+        for every in (1, 4)
+    }  # fmt: skip
+    assert len(losses) == 1
+
+
 def doubled(examples: list[Any]) -> Any:
     x, y = default_collate(examples)
     return 2 * x, y

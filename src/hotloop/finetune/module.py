@@ -99,6 +99,8 @@ class ModuleWork(InMemory):
     keys: tuple[str, ...] | None
     recent: deque[list[int]]
     """The examples of the newest steps."""
+    prefetch: int | None = 0
+    """Examples may draw at random: drawn ahead of their step, a checkpoint would have the states behind steps still to come."""
 
     @property
     def loader(self) -> Mapping[str, Any]:
@@ -135,10 +137,14 @@ class ModuleWork(InMemory):
         chosen = spread(len(self.held_out), self.config.eval.windows)
         parts = by_number(len(chosen), self.config.train.microbatch)
         total = torch.zeros((), device=run.device)
-        for part in held_out_parts(run, self.model, stop, chosen, parts):
-            inputs = self.inputs(self.held_out, part)
-            with autocast(run.device.type, self.config.train.precision):
-                total += self.model(*to_device(inputs, run.device))
+        states = random_states()
+        try:
+            for part in held_out_parts(run, self.model, stop, chosen, parts):
+                inputs = self.inputs(self.held_out, part)
+                with autocast(run.device.type, self.config.train.precision):
+                    total += self.model(*to_device(inputs, run.device))
+        finally:
+            set_random_states(states)  # an evaluation changes no step, be it cut short or not
         return HeldOut(total.item() / len(chosen), len(chosen), {})
 
 

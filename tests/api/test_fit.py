@@ -179,6 +179,16 @@ def test_an_evaluation_of_examples_that_draw_changes_no_step(tmp_path: Path) -> 
     assert len(losses) == 1
 
 
+def test_more_epochs_go_on_in_the_same_run_where_that_is_asked_for(tmp_path: Path) -> None:
+    def fit(**change: Any) -> Any:
+        return hotloop.fit(classifier(), points(64, 0), loss=F.cross_entropy, batch=16, out=tmp_path / "run", settings=PLAIN, **change)  # fmt: skip
+
+    assert fit(epochs=1).steps == 4
+    with pytest.raises(UsageError, match="`stretch_schedule=True`"):
+        fit(epochs=2)
+    assert fit(epochs=2, stretch_schedule=True).steps == 8
+
+
 def doubled(examples: list[Any]) -> Any:
     x, y = default_collate(examples)
     return 2 * x, y

@@ -21,6 +21,7 @@ import hotloop
 from hotloop.api import run as hotloop_run
 from hotloop.checkpoint.entries import best_step, held_out_losses
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.finetune.module_examples import divided
 
 PLAIN = {
     "train.precision": "fp32",
@@ -187,6 +188,21 @@ def test_more_epochs_go_on_in_the_same_run_where_that_is_asked_for(tmp_path: Pat
     with pytest.raises(UsageError, match="`stretch_schedule=True`"):
         fit(epochs=2)
     assert fit(epochs=2, stretch_schedule=True).steps == 8
+
+
+def test_a_part_of_the_examples_is_held_out(tmp_path: Path) -> None:
+    def fit(validation: float) -> Any:
+        out = tmp_path / f"{validation}"
+        return hotloop.fit(classifier(), points(40, 0), loss=F.cross_entropy, validation=validation, epochs=1, batch=10, out=out, settings=PLAIN)  # fmt: skip
+
+    some, none = fit(0.25), fit(0)
+    assert (some.steps, none.steps, none.held_out_loss) == (3, 4, None)
+    (evaluation,) = map(json.loads, (tmp_path / "0.25/evals.jsonl").read_text().splitlines())
+    assert evaluation["num_targets"] == 10
+    assert fit(0.25).loss == some.loss  # the same are held out
+    train, held_out = divided(range(40), 0.25, seed=0)
+    assert sorted([*train, *held_out]) == [*range(40)]
+    assert [*divided(range(40), 0.25, seed=1)[1]] != [*held_out]
 
 
 def doubled(examples: list[Any]) -> Any:
@@ -363,6 +379,11 @@ class Loss(nn.Linear):
             {"data": NAN, "settings": PLAIN | {"train.steps": 4}},
             "example 5 holds a value that is no number",
         ),
+        (
+            {"data": NAN, "validation": 0.25, "settings": PLAIN | {"train.steps": 4}},
+            "example 5 holds a value that is no number",
+        ),
+        ({"validation": 1.5}, "1.5 is no part of the examples"),
         ({"loss": None}, "takes 2 positional arguments but 3 were given"),
         ({"loss": lambda output, target: output}, "no single number came out as the loss"),
         ({"settings": {"train.step": 3}}, "train.step"),

@@ -30,6 +30,7 @@ from hotloop.finetune.conduct import (
     with_steps,
 )
 from hotloop.finetune.microbatches import by_number
+from hotloop.finetune.module_examples import divided, number_of
 from hotloop.finetune.module_fingerprint import fingerprint
 from hotloop.finetune.work import (
     InMemory,
@@ -156,9 +157,10 @@ def batch_of(collate: Collate, examples: Any, chosen: Sequence[int]) -> Any:
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
         if collate is not default_collate or memory_refusal(error) is not None:
             raise
+        numbers = [str(number_of(examples, index)) for index in chosen]
         raise UsageError(
             f"these examples do not make a batch: {first_line(error)[:200]}",
-            where=f"examples {', '.join(map(str, chosen[:8]))}{', ...' if len(chosen) > 8 else ''}",
+            where=f"examples {', '.join(numbers[:8])}{', ...' if len(numbers) > 8 else ''}",
             do="give `collate`, which takes a list of examples and pads them (of transformers: `DataCollatorWithPadding(tokenizer)`)",
         ) from error
 
@@ -183,15 +185,14 @@ def fit_module(
     settings: Settings[ModuleConfig],
     directory: Path,
     model: nn.Module,
-    train: Any,
-    held_out: Any,
+    data: Any,
+    validation: Any,
     loss: Loss | None,
     collate: Collate | None,
     steps: Steps,
 ) -> Finetuned:
     """Train `model` in place; `directory` keeps the run, and `model.safetensors` its weights. Raises `UsageError`."""
-    for name, examples in (("data", train), ("validation", held_out)):
-        _check(name, examples, optional=name == "validation")
+    train, held_out = divided(data, validation, settings.config.data.seed)
     if not any(p.requires_grad for p in model.parameters()):
         raise UsageError("the model has no weights to train", where=type(model).__name__)
     device = pick_device(settings.config.train.device, Rendezvous().ranks)
@@ -201,7 +202,7 @@ def fit_module(
     except KeyError as error:
         raise UsageError(
             f"the first example cannot be drawn by its number: {error!r}",
-            where=f"`data`, {type(train).__name__}",
+            where=f"`data`, {type(data).__name__}",
             do="give a list, or a Dataset with __len__ and __getitem__; of a table its rows, `frame.to_dict('records')`",
         ) from error
     keys = tuple(first) if isinstance(first, Mapping) else None
@@ -213,18 +214,18 @@ def fit_module(
         _try(learner, work)
         held = 0 if held_out is None else len(held_out)
         lines = [f"{counted(len(train), 'example')} to train on and {held} held out", steps_in_words(len(train), config)]  # fmt: skip
-        kind, why = type(train).__name__, "no `validation` was given"
+        kind, why = type(data).__name__, "no `validation` was given"
         found = fingerprint(model, loss, work)
         return Prepared(learner, work, found, kind, None, lines, _keep, why)
 
-    settings = with_steps(settings, len(train), where := f"`data`, {type(train).__name__}")
+    settings = with_steps(settings, len(train), where := f"`data`, {type(data).__name__}")
     try:
         found = conduct_finetuning(settings, device, directory, prepare, steps)
     except TrainingDiverged as error:
         for index in itertools.chain(*recent):
             tensors = tensors_of(batch_of(collate, train, [index]), keys)
             if any(each.is_floating_point() and each.isnan().any() for each in tensors):
-                what = f"example {index} holds a value that is no number (nan), and so the loss is none"
+                what = f"example {number_of(train, index)} holds a value that is no number (nan), and so the loss is none"
                 raise UsageError(
                     what, where=where, do="put a number there, or remove it"
                 ) from error
@@ -264,16 +265,3 @@ def _keep(run: Run, evaluated: Evaluated) -> Finetuned:
     safetensors.torch.save_model(run.model.model, str(temporary))
     os.replace(temporary, path)
     return Finetuned(evaluated.training, None, str(path))
-
-
-def _check(name: str, examples: Any, *, optional: bool) -> None:
-    if examples is None and optional:
-        return
-    if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
-        raise UsageError(
-            "examples are drawn by number, and these have no length or no numbers",
-            where=f"`{name}`, {type(examples).__name__}",
-            do="give a list, or a Dataset with __len__ and __getitem__",
-        )
-    if not len(examples):
-        raise UsageError("there are no examples", where=f"`{name}`")

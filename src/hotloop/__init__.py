@@ -98,6 +98,7 @@ def fit(
     batch: int | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    stretch_schedule: bool = False,
 ) -> Fitted:
     """Train with hotloop's loop: its precision, fused optimizer, checkpoints, and a run that goes on after a kill.
 
@@ -105,12 +106,13 @@ def fit(
     target), or a dict that the model is called with; without `loss` the model returns its loss, or has it as `.loss`.
     `hotloop.fit("DIR", "tweets.csv", task="classification")` fine-tunes a model of transformers. validation: other examples,
     another file, or a part of this one (0.1; 0 for none). settings: any of the config's, by name:
-    `{"optimizer.learning_rate": 1e-3}`. out: the run [runs/fit]; the same call goes on in it. Raises `UsageError`,
+    `{"optimizer.learning_rate": 1e-3}`. out: the run [runs/fit]; the same call goes on in it. stretch_schedule: one with more
+    `epochs` does so, too, whose learning rates until now would have been others. Raises `UsageError`,
     `EnvironmentFailed`, and `Interrupted` after Ctrl-C, which saves.
     """
     from hotloop.api.fit import fit
 
-    return fit(model, data, task, validation, loss, collate, epochs, batch, out, settings)
+    return fit(model, data, task, validation, loss, collate, epochs, batch, out, settings, stretch_schedule)  # fmt: skip
 
 
 def load_run(directory: str | Path) -> Run:

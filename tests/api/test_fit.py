@@ -2,20 +2,26 @@
 
 import csv
 import json
+import random
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from encoders import save_encoder
 from torch import nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 import hotloop
 from hotloop.api import run as hotloop_run
+from hotloop.checkpoint.entries import best_step, held_out_losses
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.finetune.module_examples import divided
 
 PLAIN = {
     "train.precision": "fp32",
@@ -52,7 +58,7 @@ def test_a_module_learns_in_place_and_its_run_is_kept(tmp_path: Path) -> None:
     from safetensors.torch import load_model
 
     load_model(again, str(run.model))
-    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), model.state_dict().values(), strict=True))  # fmt: skip
+    assert_same(again, model)
     assert "hotloop" in run._repr_html_()
     assert "samples/s" in str(run)
     assert "tokens/s" not in str(run)  # its examples are no tokens
@@ -77,42 +83,166 @@ def test_each_step_is_that_of_a_plain_loop_over_the_same_examples(tmp_path: Path
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
+def normed(seed: int = 0) -> nn.Module:
+    """Its first layer is not trained, and the statistics of its second are no weights."""
+    torch.manual_seed(seed)
+    layers = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    layers[0].requires_grad_(False)
+    return layers
+
+
 class Interrupting(TensorDataset):
-    """Raises Ctrl-C once, at some example."""
+    """Ends the training once, at some example."""
 
     left: int = 0
 
     def __getitem__(self, index: Any) -> Any:
         Interrupting.left -= 1
         if Interrupting.left == 0:
-            raise KeyboardInterrupt
+            self.end()
         return super().__getitem__(index)
 
+    def end(self) -> None:
+        raise KeyboardInterrupt
 
-def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_weights(
-    tmp_path: Path,
+
+class Noisy(Interrupting):
+    """Draws from each generator, and ends by Ctrl-C, which saves."""
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return x + np.random.standard_normal() / 9 + random.random() / 9 + torch.rand(()) / 9, y
+
+    def end(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"), [(classifier, Interrupting), (normed, Interrupting), (classifier, Noisy)]
+)
+def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_model(
+    build: Callable[[int], nn.Module], kind: type[Interrupting], tmp_path: Path
 ) -> None:
-    data = Interrupting(*points(64, 0).tensors)
+    data = kind(*points(64, 0).tensors)
     settings = PLAIN | {"checkpoint.every_steps": 2}
 
     def fit(out: Path, seed: int) -> nn.Module:
-        model = classifier(seed)
+        model = build(seed)
         hotloop.fit(model, data, loss=F.cross_entropy, epochs=4, batch=16, out=out, settings=settings)  # fmt: skip
         return model
 
     wanted = fit(tmp_path / "whole", 0)
-    Interrupting.left = 150
+    Interrupting.left = 160  # of a step that no checkpoint is saved before
     with pytest.raises((KeyboardInterrupt, hotloop_interrupted())):
         fit(tmp_path / "cut", 0)
     found = fit(tmp_path / "cut", 1)  # its weights are those of the run
-    for own, other in zip(found.parameters(), wanted.parameters(), strict=True):
-        assert torch.equal(own, other)
+    kept = (tmp_path / "cut" / "model.safetensors").read_bytes()
+    finished = fit(tmp_path / "cut", 2)
+    assert (tmp_path / "cut" / "model.safetensors").read_bytes() == kept
+    for model in (found, finished):
+        assert_same(model, wanted)
 
 
 def hotloop_interrupted() -> type[BaseException]:
     from hotloop.core.errors import Interrupted
 
     return Interrupted
+
+
+def assert_same(found: nn.Module, wanted: nn.Module) -> None:
+    for own, other in zip(found.state_dict().values(), wanted.state_dict().values(), strict=True):
+        assert torch.equal(own, other)
+
+
+def test_the_best_weights_are_exported_with_the_statistics_of_their_step(tmp_path: Path) -> None:
+    data, model = points(64, 0), normed()
+    x, y = points(64, 1).tensors
+    wrong = TensorDataset(x, 1 - y)  # what is learned makes these worse
+    settings = PLAIN | {"eval.every_steps": 4, "eval.export": "best"}
+    hotloop.fit(
+        model, data, loss=F.cross_entropy, validation=wrong, epochs=5, batch=16, out=tmp_path / "run", settings=settings
+    )  # fmt: skip
+    losses = held_out_losses(tmp_path / "run/evals.jsonl", "loss")
+    assert best_step(losses) < max(losses)
+    with torch.no_grad():
+        found = float(F.cross_entropy(model.eval()(x), 1 - y))
+    assert found == pytest.approx(min(losses.values()), abs=1e-5)
+
+
+def test_an_evaluation_of_examples_that_draw_changes_no_step(tmp_path: Path) -> None:
+    data = Noisy(*points(64, 0).tensors)
+    losses = {
+        hotloop.fit(
+            classifier(), data, loss=F.cross_entropy, validation=data, epochs=1, batch=16, out=tmp_path / f"{every}", settings=PLAIN | {"eval.every_steps": every}
+        ).loss
+        for every in (1, 4)
+    }  # fmt: skip
+    assert len(losses) == 1
+
+
+def test_more_epochs_go_on_in_the_same_run_where_that_is_asked_for(tmp_path: Path) -> None:
+    def fit(**change: Any) -> Any:
+        return hotloop.fit(classifier(), points(64, 0), loss=F.cross_entropy, batch=16, out=tmp_path / "run", settings=PLAIN, **change)  # fmt: skip
+
+    assert fit(epochs=1).steps == 4
+    with pytest.raises(UsageError, match="`stretch_schedule=True`"):
+        fit(epochs=2)
+    assert fit(epochs=2, stretch_schedule=True).steps == 8
+
+
+def test_a_part_of_the_examples_is_held_out(tmp_path: Path) -> None:
+    def fit(validation: float) -> Any:
+        out = tmp_path / f"{validation}"
+        return hotloop.fit(classifier(), points(40, 0), loss=F.cross_entropy, validation=validation, epochs=1, batch=10, out=out, settings=PLAIN)  # fmt: skip
+
+    some, none = fit(0.25), fit(0)
+    assert (some.steps, none.steps, none.held_out_loss) == (3, 4, None)
+    (evaluation,) = map(json.loads, (tmp_path / "0.25/evals.jsonl").read_text().splitlines())
+    assert evaluation["num_targets"] == 10
+    assert fit(0.25).loss == some.loss  # the same are held out
+    train, held_out = divided(range(40), 0.25, seed=0)
+    assert sorted([*train, *held_out]) == [*range(40)]
+    assert [*divided(range(40), 0.25, seed=1)[1]] != [*held_out]
+
+
+def doubled(examples: list[Any]) -> Any:
+    x, y = default_collate(examples)
+    return 2 * x, y
+
+
+class Halved(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x) / 2
+
+
+CORRECTED = points(64, 0)
+CORRECTED.tensors[1][37] ^= 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
+        {"loss": F.multi_margin_loss},
+        {"collate": doubled},
+        {"model": Halved(*classifier())},
+        {"model": nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))},
+        {"data": CORRECTED},
+        {"validation": CORRECTED},
+    ],
+)
+def test_another_loss_collate_forward_or_label_is_another_training(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    def fit(**change: Any) -> Any:
+        given = {"model": classifier(), "data": points(64, 0), "loss": nn.CrossEntropyLoss(), "validation": points(64, 0)}  # fmt: skip
+        given |= {"epochs": 1, "out": tmp_path / "run", "settings": PLAIN} | change
+        return hotloop.fit(given.pop("model"), given.pop("data"), **given)
+
+    loss = fit().loss
+    assert fit().loss == loss
+    with pytest.raises(UsageError, match="a run of another loss, `collate` or forward"):
+        fit(**change)
 
 
 class Named(nn.Module):
@@ -249,6 +379,11 @@ class Loss(nn.Linear):
             {"data": NAN, "settings": PLAIN | {"train.steps": 4}},
             "example 5 holds a value that is no number",
         ),
+        (
+            {"data": NAN, "validation": 0.25, "settings": PLAIN | {"train.steps": 4}},
+            "example 5 holds a value that is no number",
+        ),
+        ({"validation": 1.5}, "1.5 is no part of the examples"),
         ({"loss": None}, "takes 2 positional arguments but 3 were given"),
         ({"loss": lambda output, target: output}, "no single number came out as the loss"),
         ({"settings": {"train.step": 3}}, "train.step"),

@@ -427,3 +427,35 @@ def test_a_module_and_examples_of_ones_own_are_fitted(tmp_path: Path, where: str
     assert fitted.held_out_loss is not None
     assert fitted.held_out_loss < 0.1
     assert {p.device.type for p in model.parameters()} == {DEVICE}
+
+
+class Drawn:
+    """Random examples, of which one ends the training once."""
+
+    left = 0
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        Drawn.left -= 1
+        if Drawn.left == 0:
+            raise KeyboardInterrupt
+        x = torch.rand(8)
+        return x, x.sum()
+
+
+def test_random_examples_are_drawn_again_from_a_checkpoint(tmp_path: Path) -> None:
+    named = {"train.device": DEVICE, "logging.tensorboard": False, "checkpoint.every_steps": 2, "checkpoint.background": False}  # fmt: skip
+
+    def fit(out: Path) -> torch.nn.Module:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 1), torch.nn.Flatten(0))
+        hotloop.fit(model, Drawn(), loss=torch.nn.functional.mse_loss, batch=8, out=out, settings=named)  # fmt: skip
+        return model
+
+    whole = fit(tmp_path / "whole")
+    Drawn.left = 140  # in step 10 of 18
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "cut")
+    assert torch.equal(fit(tmp_path / "cut")[0].weight, whole[0].weight)

@@ -174,6 +174,7 @@ def test_a_checkpoint_without_any_optimizer_state_is_good_where_no_update_was_ma
     [
         b"{}",
         b'{"scaler": null, "python_random": [3, [1, 2], null]}',
+        b'{"scaler": null, "numpy_random": [[1, 2], 0, 0, 0.0]}',
         b'{"scaler": null, "python_random": "x", "num_ranks": "many"}',
         b"\xff",
         b"[[[",

@@ -41,6 +41,7 @@ def fit(
     batch: int | None,
     out: str | Path | None,
     settings: Mapping[str, Any] | None,
+    stretch: bool,
 ) -> Fitted:
     """As `hotloop.fit`."""
     words: dict[str, Any] = {
@@ -63,13 +64,13 @@ def fit(
         from hotloop.finetune.conduct import Steps
 
         with memory_told(directory, found, note):
-            return Fitted(directory, start(found, directory, Steps(warn=note)))
+            return Fitted(directory, start(found, directory, Steps(warn=note, stretch=stretch)))
     if task is not None:
         raise UsageError(
             "`task` is of model directories; what a module learns is its `loss`",
             do="leave it out, or name the directory of a transformers model",
         )
-    return _fit_module(model, data, validation, loss, collate, directory, _overrides(words, settings))  # fmt: skip
+    return _fit_module(model, data, validation, loss, collate, directory, _overrides(words, settings), stretch)  # fmt: skip
 
 
 def _fit_module(
@@ -80,6 +81,7 @@ def _fit_module(
     collate: Any,
     directory: Path,
     overrides: list[str],
+    stretch: bool,
 ) -> Fitted:
     from hotloop.core.module_config import ModuleConfig
 
@@ -96,7 +98,7 @@ def _fit_module(
     from hotloop.finetune.module import fit_module
 
     with memory_told(directory, found, note):
-        outcome = fit_module(found, directory, model, data, validation, loss, collate, Steps(warn=note))  # fmt: skip
+        outcome = fit_module(found, directory, model, data, validation, loss, collate, Steps(warn=note, stretch=stretch))  # fmt: skip
     return Fitted(directory, outcome)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hotloop.core.errors import UsageError
 from hotloop.core.untrusted import MAX_DEPTH
 
-_NATIVE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64})  # fmt: skip
+NATIVE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64})  # fmt: skip
 """Types that every safetensors has; tensors of others are written as their bytes."""
 _LISTS: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset, "$size": torch.Size}  # fmt: skip
 _MAPPINGS: dict[str, Any] = {"$dict": dict, "$ordered": OrderedDict, "$counter": Counter}
@@ -85,7 +85,7 @@ class Flattened:
             self.tensors[name] = value
             self._names[identity] = name
         found: dict[str, Any] = {"$tensor": name}
-        if value.dtype not in _NATIVE:
+        if value.dtype not in NATIVE:
             found |= {"dtype": str(value.dtype), "shape": list(value.shape)}
         # Fused kernels pair weights with their moments by memory: both need the layout they had.
         order = sorted(range(value.dim()), key=value.stride().__getitem__, reverse=True)
@@ -119,7 +119,7 @@ def copied(tensors: dict[str, Tensor], into: dict[str, Tensor]) -> dict[str, Ten
     """Copies on the CPU, as they are written. Memory of `into` is used again: new pages take most of a copy's time."""
     copies, streams = {}, set()
     for name, tensor in tensors.items():
-        if tensor.dtype not in _NATIVE:
+        if tensor.dtype not in NATIVE:
             tensor = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         to = into.get(name)
         if to is None or (to.shape, to.dtype) != (tensor.shape, tensor.dtype):

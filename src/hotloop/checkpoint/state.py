@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hotloop.checkpoint.nested import copied
+from hotloop.checkpoint.nested import NATIVE, copied
 from hotloop.core.errors import UsageError
 
 FILES = ("model", "optimizer", "random")
@@ -31,6 +31,26 @@ def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def kept_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """By name: what training changes beside the weights, as the mean and the variance of batch norm."""
+    return {
+        name: buffer
+        for path, module in model.named_modules()
+        for name, buffer in module.named_buffers(path, recurse=False)
+        if name.rpartition(".")[2] not in module._non_persistent_buffers_set
+    }
+
+
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint has of a model, by name. Of one with `stored_whole` that is what is not trained, too, in the types
+    that every safetensors has: it may be from nowhere else."""
+    trained: dict[str, Tensor] = {**trained_weights(model)}
+    if not getattr(model, "stored_whole", False):
+        return trained
+    rest = {**dict(model.named_parameters()), **kept_buffers(model)}
+    return {n: t for n, t in rest.items() if n in trained or t.dtype in NATIVE}
+
+
 def capture(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -38,10 +58,12 @@ def capture(
     *,
     into: Mapping[str, dict[str, Tensor]] = MappingProxyType({}),
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Weights, optimizer, gradient scaler and random states: copies on the CPU, which later steps leave alone.
+    """`stored_tensors`, optimizer, gradient scaler and random states: copies on the CPU, which later steps leave alone.
 
     into: an earlier capture that nobody needs any more; its memory is used again.
     """
+    import numpy as np  # here, since who saves a loop of their own may have none
+
     names = {id(p): name for name, p in model.named_parameters()}
     optimizer_tensors: dict[str, Tensor] = {}
     for parameter, slots in optimizer.state.items():
@@ -52,10 +74,12 @@ def capture(
         for index, generator in enumerate(torch.cuda.get_rng_state_all()):
             random_tensors[f"cuda{index}"] = generator
     version, integers, gauss = random.getstate()
+    of_numpy = np.random.get_state(legacy=False)
+    words, gauss_of_numpy = of_numpy["state"], (of_numpy["has_gauss"], of_numpy["gauss"])
     tensors = {
         # copies: tied weights share memory, which safetensors refuses to write twice
         "model": copied(
-            {n: p.detach() for n, p in trained_weights(model).items()}, into.get("model", {})
+            {n: t.detach() for n, t in stored_tensors(model).items()}, into.get("model", {})
         ),
         "optimizer": copied(optimizer_tensors, into.get("optimizer", {})),
         "random": random_tensors,
@@ -63,6 +87,7 @@ def capture(
     state = {
         "rules": RULES,
         "python_random": [version, list(integers), gauss],
+        "numpy_random": [words["key"].tolist(), words["pos"], *gauss_of_numpy],
         "scaler": scaler.state_dict() if scaler is not None else None,
     }
     return tensors, state
@@ -82,8 +107,7 @@ def restore(
     Every name, shape and type is compared with the model's before anything is touched: the fused kernels
     of torch trust them, and would write past the end of a tensor that is too small. Raises `UsageError`.
     """
-    weights = trained_weights(model)
-    refuse_unlike("weight", tensors["model"], weights)
+    refuse_unlike("weight", tensors["model"], stored_tensors(model))
     stored = tensors["optimizer"]
     if updated or stored:
         refuse_unlike("optimizer state", stored, _slots_of(model, optimizer))
@@ -99,7 +123,7 @@ def restore(
         for group, saved in zip(optimizer.param_groups, groups, strict=True)
         for parameter, index in zip(group["params"], saved["params"], strict=True)
     }
-    by_name = {name: index_of[id(p)] for name, p in weights.items()}
+    by_name = {name: index_of[id(p)] for name, p in trained_weights(model).items()}
     optimizer_state: dict[int, dict[str, Tensor]] = {}
     for key, value in stored.items():
         name, slot = key.rsplit("/", 1)
@@ -113,6 +137,8 @@ _REMOVE_IT = "remove this checkpoint, to continue from the one before"
 def _restore_the_rest(
     states: dict[str, Tensor], state: dict[str, Any], scaler: torch.amp.GradScaler | None
 ) -> None:
+    import numpy as np
+
     if scaler is not None and state["scaler"] is not None:
         scaler.load_state_dict(state["scaler"])
     torch.set_rng_state(states["torch"])
@@ -120,6 +146,11 @@ def _restore_the_rest(
         for index in range(torch.cuda.device_count()):
             if f"cuda{index}" in states:
                 torch.cuda.set_rng_state(states[f"cuda{index}"], index)
+    if "numpy_random" in state:  # older checkpoints have none
+        key, position, has_gauss, gauss = state["numpy_random"]
+        if not 0 <= position <= len(key) == 624:  # it would read behind its end
+            raise ValueError("numpy_random")
+        np.random.set_state(("MT19937", key, position, has_gauss, gauss))
     version, integers, gauss = state["python_random"]
     random.setstate((version, tuple(integers), gauss))
 
@@ -190,8 +221,8 @@ def restore_random(states: dict[str, Tensor], device: torch.device) -> None:
 
 def restore_weights(weights: dict[str, Tensor], model: nn.Module) -> None:
     """Copy weights into the model. Raises `UsageError` naming the first that does not fit."""
-    own = trained_weights(model)
+    own = stored_tensors(model)
     refuse_unlike("weight", weights, own)
     with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(weights[name])
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])

@@ -15,7 +15,7 @@ from hotloop.core.model_config import Positive, PositiveNumber, Section, Seed
 
 class ModuleData(Section):
     seed: Seed = 0
-    """Seed of the order, a permutation per epoch."""
+    """Seed of the order, a permutation per epoch, and of which examples are held out."""
 
 
 class NoSettings(Section):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 from collections import deque
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from hotloop.checkpoint.loader import random_states, set_random_states
 from hotloop.core.errors import UsageError, first_line
 from hotloop.core.memory_use import memory_refusal
 from hotloop.core.module_config import ModuleConfig
@@ -30,6 +30,8 @@ from hotloop.finetune.conduct import (
     with_steps,
 )
 from hotloop.finetune.microbatches import by_number
+from hotloop.finetune.module_examples import divided, number_of
+from hotloop.finetune.module_fingerprint import fingerprint
 from hotloop.finetune.work import (
     InMemory,
     chosen_in,
@@ -42,7 +44,7 @@ from hotloop.hardware.device import pick_device
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.report.numbers import counted
 from hotloop.train.batches import Inputs, StepData, to_device
-from hotloop.train.interruption import StopRequest
+from hotloop.train.interruption import StopNow, StopRequest
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
 from hotloop.train.stability import TrainingDiverged
@@ -55,6 +57,9 @@ Collate = Callable[[list[Any]], Any]
 
 class Learner(nn.Module):
     """`forward` gives the loss of a microbatch summed over its examples, whose number stands behind its tensors."""
+
+    stored_whole = True
+    """Checkpoints have its frozen weights and its buffers, too, which are from nowhere else."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, keys: tuple[str, ...] | None) -> None:
         super().__init__()
@@ -95,6 +100,8 @@ class ModuleWork(InMemory):
     keys: tuple[str, ...] | None
     recent: deque[list[int]]
     """The examples of the newest steps."""
+    prefetch: int | None = 0
+    """Examples may draw at random: drawn ahead of their step, a checkpoint would have the states behind steps still to come."""
 
     @property
     def loader(self) -> Mapping[str, Any]:
@@ -108,7 +115,12 @@ class ModuleWork(InMemory):
         chosen = chosen_in(step, self.config, self.config.data.seed, len(self.train))
         self.recent.append(chosen)
         parts = by_number(len(chosen), self.config.train.microbatch)
-        microbatches = in_microbatches(chosen, parts, partial(self.inputs, self.train), pinned)
+        states = random_states()
+        try:
+            microbatches = in_microbatches(chosen, parts, partial(self.inputs, self.train), pinned)
+        except StopNow:  # what is saved now has not drawn for this step
+            set_random_states(states)
+            raise
         return StepData(microbatches, len(chosen), None, len(chosen))
 
     def inputs(self, examples: Any, chosen: Sequence[int]) -> Inputs:
@@ -126,10 +138,14 @@ class ModuleWork(InMemory):
         chosen = spread(len(self.held_out), self.config.eval.windows)
         parts = by_number(len(chosen), self.config.train.microbatch)
         total = torch.zeros((), device=run.device)
-        for part in held_out_parts(run, self.model, stop, chosen, parts):
-            inputs = self.inputs(self.held_out, part)
-            with autocast(run.device.type, self.config.train.precision):
-                total += self.model(*to_device(inputs, run.device))
+        states = random_states()
+        try:
+            for part in held_out_parts(run, self.model, stop, chosen, parts):
+                inputs = self.inputs(self.held_out, part)
+                with autocast(run.device.type, self.config.train.precision):
+                    total += self.model(*to_device(inputs, run.device))
+        finally:
+            set_random_states(states)  # an evaluation changes no step, be it cut short or not
         return HeldOut(total.item() / len(chosen), len(chosen), {})
 
 
@@ -141,9 +157,10 @@ def batch_of(collate: Collate, examples: Any, chosen: Sequence[int]) -> Any:
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
         if collate is not default_collate or memory_refusal(error) is not None:
             raise
+        numbers = [str(number_of(examples, index)) for index in chosen]
         raise UsageError(
             f"these examples do not make a batch: {first_line(error)[:200]}",
-            where=f"examples {', '.join(map(str, chosen[:8]))}{', ...' if len(chosen) > 8 else ''}",
+            where=f"examples {', '.join(numbers[:8])}{', ...' if len(numbers) > 8 else ''}",
             do="give `collate`, which takes a list of examples and pads them (of transformers: `DataCollatorWithPadding(tokenizer)`)",
         ) from error
 
@@ -168,15 +185,14 @@ def fit_module(
     settings: Settings[ModuleConfig],
     directory: Path,
     model: nn.Module,
-    train: Any,
-    held_out: Any,
+    data: Any,
+    validation: Any,
     loss: Loss | None,
     collate: Collate | None,
     steps: Steps,
 ) -> Finetuned:
     """Train `model` in place; `directory` keeps the run, and `model.safetensors` its weights. Raises `UsageError`."""
-    for name, examples in (("data", train), ("validation", held_out)):
-        _check(name, examples, optional=name == "validation")
+    train, held_out = divided(data, validation, settings.config.data.seed)
     if not any(p.requires_grad for p in model.parameters()):
         raise UsageError("the model has no weights to train", where=type(model).__name__)
     device = pick_device(settings.config.train.device, Rendezvous().ranks)
@@ -186,7 +202,7 @@ def fit_module(
     except KeyError as error:
         raise UsageError(
             f"the first example cannot be drawn by its number: {error!r}",
-            where=f"`data`, {type(train).__name__}",
+            where=f"`data`, {type(data).__name__}",
             do="give a list, or a Dataset with __len__ and __getitem__; of a table its rows, `frame.to_dict('records')`",
         ) from error
     keys = tuple(first) if isinstance(first, Mapping) else None
@@ -196,20 +212,20 @@ def fit_module(
         learner = Learner(model, loss, keys)
         work = ModuleWork(config, learner, train, held_out, collate, keys, recent)
         _try(learner, work)
-        fingerprint = _fingerprint(model, work)
         held = 0 if held_out is None else len(held_out)
         lines = [f"{counted(len(train), 'example')} to train on and {held} held out", steps_in_words(len(train), config)]  # fmt: skip
-        kind, why = type(train).__name__, "no `validation` was given"
-        return Prepared(learner, work, fingerprint, kind, None, lines, _keep, why)
+        kind, why = type(data).__name__, "no `validation` was given"
+        found = fingerprint(model, loss, work)
+        return Prepared(learner, work, found, kind, None, lines, _keep, why)
 
-    settings = with_steps(settings, len(train), where := f"`data`, {type(train).__name__}")
+    settings = with_steps(settings, len(train), where := f"`data`, {type(data).__name__}")
     try:
         found = conduct_finetuning(settings, device, directory, prepare, steps)
     except TrainingDiverged as error:
         for index in itertools.chain(*recent):
             tensors = tensors_of(batch_of(collate, train, [index]), keys)
             if any(each.is_floating_point() and each.isnan().any() for each in tensors):
-                what = f"example {index} holds a value that is no number (nan), and so the loss is none"
+                what = f"example {number_of(train, index)} holds a value that is no number (nan), and so the loss is none"
                 raise UsageError(
                     what, where=where, do="put a number there, or remove it"
                 ) from error
@@ -249,32 +265,3 @@ def _keep(run: Run, evaluated: Evaluated) -> Finetuned:
     safetensors.torch.save_model(run.model.model, str(temporary))
     os.replace(temporary, path)
     return Finetuned(evaluated.training, None, str(path))
-
-
-def _check(name: str, examples: Any, *, optional: bool) -> None:
-    if examples is None and optional:
-        return
-    if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
-        raise UsageError(
-            "examples are drawn by number, and these have no length or no numbers",
-            where=f"`{name}`, {type(examples).__name__}",
-            do="give a list, or a Dataset with __len__ and __getitem__",
-        )
-    if not len(examples):
-        raise UsageError("there are no examples", where=f"`{name}`")
-
-
-def _fingerprint(model: nn.Module, work: ModuleWork) -> str:
-    """Of the shapes of the model, and the number of examples and a few of them. Weights differ until they are read back."""
-    digest = hashlib.sha256()
-    for name, weight in model.state_dict().items():
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype};".encode())
-    for examples in (work.train, work.held_out):
-        num = 0 if examples is None else len(examples)
-        digest.update(f"{num};".encode())
-        for index in sorted({0, num // 2, num - 1} if num else ()):
-            for tensor in work.inputs(examples, [index])[:-1]:
-                digest.update(
-                    tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-                )
-    return digest.hexdigest()

@@ -254,8 +254,8 @@ def refuse_other_course(
         f"with {given} instead of {old} the `{name}` schedule has another learning rate "
         f"from step {other} on, and {done} steps are done",
         do=f"go back with {_way_back(kept, other)}; or accept the "
-        "difference with `--stretch-schedule`; or export the model and begin a new run from it "
-        "(`train.init_from`)",
+        "difference with `--stretch-schedule` (`stretch_schedule=True` of `hotloop.fit`); or export the "
+        "model and begin a new run from it (`train.init_from`)",
     )
 
 

@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hotloop.checkpoint.background import Saver
+from hotloop.checkpoint.loader import random_states, set_random_states
+from hotloop.checkpoint.state import kept_buffers, stored_tensors
 from hotloop.checkpoint.upload import Uploader
 from hotloop.core.census import Census
 from hotloop.core.config import LoopConfig, RunConfig
@@ -114,8 +117,8 @@ class Run:
 
     @property
     def state_bytes(self) -> int:
-        """Weights that are trained, their mean, and what the optimizer keeps: about the size of a checkpoint."""
-        weights = self.weights * (1 if self.average is None else 2)
+        """What is stored of the model, the mean of its weights, and what the optimizer keeps: about the size of a checkpoint."""
+        weights = [*stored_tensors(self.model).values(), *(self.weights if self.average else ())]
         slots = [each for kept in self.optimizer.state.values() for each in kept.values()]
         return sum(each.nbytes for each in (*weights, *slots) if isinstance(each, Tensor))
 
@@ -228,6 +231,7 @@ def set_up_process(config: LoopConfig, device: torch.device) -> None:
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
     random.seed(config.train.seed)
+    np.random.seed(config.train.seed % 2**32)  # it takes no larger one
 
 
 def assemble(
@@ -288,6 +292,8 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
     What only shows while training (compiled graphs, memory) is added at the end.
     """
     config = run.config
+    buffers = {name: buffer.clone() for name, buffer in kept_buffers(run.model).items()}
+    states = random_states()  # examples may draw, and `collate`
     inputs = to_device(run.work.sample(), run.device)
     try:
         dtypes, attention = watch_forward(lambda: run.uncompiled(*inputs))
@@ -299,6 +305,10 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
             where="train.attention",
             do="set it to sdpa, which takes a kernel that can",
         ) from error
+    set_random_states(states)
+    after = kept_buffers(run.model)
+    for name, before in buffers.items():  # batch norm has changed them
+        after[name].data = before
     if config.train.attention == "flex":
         attention = ("flex",)  # as the compiled steps take it; uncompiled nothing does
     if run.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:

@@ -15,6 +15,7 @@ from hotloop.core.config import LoopConfig, RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Environment
+from hotloop.core.module_config import ModuleConfig
 from hotloop.core.ranks import Ranks
 from hotloop.core.settings import Settings, load_settings
 from hotloop.core.untrusted import parse_object, read_bytes
@@ -139,6 +140,9 @@ def refuse_another_run(
     except (OSError, ValueError, KeyError, TypeError):
         data = None  # killed between the two files, before the first step
     if data not in (None, fingerprint):
+        if isinstance(config, ModuleConfig):
+            of = "of another loss, `collate` or forward, or on other examples"
+            raise other_run(of, "what that run had")
         raise other_run("on other data", "the data of that run")
 
 

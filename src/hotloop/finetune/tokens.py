@@ -25,7 +25,7 @@ Tokens = list[np.ndarray]
 
 def tokenized(tokenizer: Any, identity: str, examples: Examples, max_tokens: int) -> Tokens:
     """`identity` names the tokenizer's contents. From the cache where these texts were tokenized before. Raises `UsageError`."""
-    digest = hashlib.sha256(f"{identity} {max_tokens}{cut_at(tokenizer)}".encode())
+    digest = hashlib.sha256(f"{identity} {max_tokens}{beside_json(tokenizer)}".encode())
     for text in examples.texts:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
 
@@ -35,9 +35,10 @@ def tokenized(tokenizer: Any, identity: str, examples: Examples, max_tokens: int
     return found
 
 
-def cut_at(tokenizer: Any) -> str:
-    """Names the end at which long texts are cut, where it is not the usual one: the tokenizer's own file does not say it."""
-    return " left" if getattr(tokenizer, "truncation_side", "right") == "left" else ""
+def beside_json(tokenizer: Any) -> str:
+    """Names what ids depend on and tokenizer.json does not say, where it is not the usual: the end at which long texts are cut, and special tokens that are split like any text."""
+    is_left = getattr(tokenizer, "truncation_side", "right") == "left"
+    return " left" * is_left + " split" * getattr(tokenizer, "split_special_tokens", False)
 
 
 def encoded(

@@ -28,6 +28,7 @@ CONLL = "EU B-ORG\nrejects O\n\n"
     ("name", "content", "task", "settings", "wanted"),
     [
         ("a.conll", CONLL + "Oslo\n", "tokens", {}, r"1 column here, and 2 in the lines before\n.*:4"),
+        ("a.conll", CONLL + "so O\n#love\n", "tokens", {}, r"1 column here, and 2 in the lines before\n.*:5"),
         ("a.conll", CONLL + "Oslo x B-LOC\n", "tokens", {}, r"3 columns here, and 2 .*\n.*:4"),
         ("a.conll", CONLL + "Oslo\tB-LOC\nx NN\n", "tokens", {}, r"`NN` is no tag\n.*:5"),
         ("a.conll", "EU O\n\nx O\n", "tokens", {}, r"no text has an entity"),
@@ -106,6 +107,13 @@ def test_columns_words_and_spans_hold_the_same_examples(tmp_path: Path) -> None:
         assert found.train.labels == (tags,), name
         assert found.train.num_empty == (name == "c.jsonl")
         assert found.kinds == ("LOC", "PER")
+
+
+def test_a_comment_stands_between_sentences_and_ends_with_no_tag(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("# id 1\n#Paris B-LOC\n# O\n\n# id\nso O\n#now O\n")
+    found = read_dataset(ExamplesConfig(file=str(path), held_out=0.0), task="tokens")
+    assert found.train.texts == (("#Paris", "#"), ("so", "#now"))
 
 
 def test_several_labels_stand_in_one_column_or_each_in_its_own(tmp_path: Path) -> None:

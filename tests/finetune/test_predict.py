@@ -349,11 +349,14 @@ def test_a_file_of_words_and_tags_is_read_as_sentences(tmp_path: Path, run: Run)
         tmp_path / "model", "TokenClassification", id2label={0: "O", 1: "B-X", 2: "I-X"}
     )
     file, out = tmp_path / "held-out.txt", tmp_path / "out.jsonl"
-    file.write_text("-DOCSTART- O\n\nthe O\ngood B-X\n\nbad O\n")
+    file.write_text("-DOCSTART- O\n\n#the O\ngood B-X\n\nbad O\n")
     run(["predict", str(place), str(file), "--out", str(out)])
     found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(each["text"], each["tags"]) for each in found] == [("the good", ["O", "B-X"]), ("bad", ["O"])]  # fmt: skip
+    assert [(each["text"], each["tags"]) for each in found] == [("#the good", ["O", "B-X"]), ("bad", ["O"])]  # fmt: skip
     assert all("entities" in each for each in found)
+    file.write_text("the O\n\nbad O\n#love\n")
+    said = run(["predict", str(place), str(file), "--out", str(out)], code=2)
+    assert "1 column here, and 2 in the lines before" in said
     file.write_text("a text of this line is one\nand so is this one\n")
     assert "2 rows in" in run(["predict", str(place), str(file), "--out", str(out)])
 

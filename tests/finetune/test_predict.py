@@ -170,8 +170,8 @@ def test_a_run_knows_its_columns_and_an_option_wins(
 def test_csv_keeps_the_columns_of_its_rows(tmp_path: Path, run: Run) -> None:
     place = model_in(tmp_path / "model", problem_type="multi_label_classification")
     (tmp_path / "in.tsv").write_text("label\ttext\nx\ta film\ny\tthe story\n")
-    run(["predict", str(place), str(tmp_path / "in.tsv"), "--out", str(tmp_path / "out.csv")])
-    with (tmp_path / "out.csv").open() as file:
+    run(["predict", str(place), str(tmp_path / "in.tsv"), "--out", str(tmp_path / "out.CSV")])
+    with (tmp_path / "out.CSV").open() as file:
         found = list(csv.DictReader(file))
     assert [each["label"] for each in found] == ["x", "y"]
     assert set(found[0]) == {"label", "text", "predicted"}
@@ -198,7 +198,7 @@ def cut_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     return cutting
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".CSV"])
 def test_interrupted_it_says_how_far_it_came_and_the_same_command_continues(
     suffix: str, tmp_path: Path, run: Run, cut_after: Callable[[int], list[int]]
 ) -> None:

@@ -34,7 +34,8 @@ def examples_with(*sizes: int) -> Examples:
     """That many examples of each label, in turns."""
     pairs = [(f"{label} {n}", str(label)) for label, size in enumerate(sizes) for n in range(size)]
     pairs.sort(key=lambda pair: int(pair[0].split()[1]))
-    return Examples(tuple(text for text, _ in pairs), tuple(label for _, label in pairs))
+    texts, labels = zip(*pairs, strict=True)
+    return Examples(texts, labels, lines=tuple(range(len(pairs))))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,7 @@ def test_of_many_small_labels_as_many_examples_are_held_out_as_asked(
     train, out, _ = split(given, fraction, 0)
     assert len(out) == held_out
     assert sorted((*train.texts, *out.texts)) == sorted(given.texts)
+    assert [given.texts[number] for number in out.lines] == [*out.texts]
     assert {*train.labels} == {*given.labels}
     for label, num in Counter(out.labels).items():
         assert abs(num - fraction * sizes[int(label)]) < 1 or sizes[int(label)] == 2

@@ -194,7 +194,9 @@ def test_what_a_model_has_beside_the_same_tokenizer_json_is_not_taken_out_of_the
     tmp_path: Path,
 ) -> None:
     """The token that ends a text, and whether special tokens in one are split."""
-    config = config_of(write_lines(tmp_path / "a.jsonl", [{"prompt": "sky:", "completion": "<|end|>"}]))
+    config = config_of(
+        write_lines(tmp_path / "a.jsonl", [{"prompt": "sky:", "completion": "<|end|>"}])
+    )
     found = []
     for more in ({}, {"eos_token": "<|im_end|>"}, {"split_special_tokens": True}):
         own = tokenizer()
@@ -398,6 +400,19 @@ def test_bad_examples_are_one_clear_error(
     path = write_lines(tmp_path / "a.jsonl", rows)
     with pytest.raises(UsageError, match=wanted):
         made(path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("task", "names"), [("instructions", "prompt;completion"), ("text", "text;id")]
+)
+def test_another_delimiter_than_the_one_that_is_read_by_is_named(
+    task: str, names: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{names}\nsky;blue\n")
+    with pytest.raises(UsageError, match=r"only one column .*\n.*:1\n.*`'data.delimiter=;'`"):
+        read_sources(config_of(path, task))
+    assert len(read_sources(config_of(path, task, delimiter=";")).train) == 1
 
 
 def test_bad_settings_are_one_clear_error(job: list[str], tmp_path: Path, run: Run) -> None:

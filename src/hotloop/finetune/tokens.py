@@ -31,7 +31,7 @@ def tokenized(tokenizer: Any, identity: str, examples: Examples, max_tokens: int
 
     name = digest.hexdigest()[:32]
     found = cached(name, len(examples), lambda: encoded(tokenizer, examples.texts, max_tokens)[0])
-    check_read(found, examples.texts)
+    check_read(found, examples)
     return found
 
 
@@ -57,13 +57,13 @@ def encoded(
     return [np.asarray(ids, dtype=np.int32) for ids in found["input_ids"]], found
 
 
-def check_read(tokens: Tokens, texts: Sequence[Any]) -> None:
+def check_read(tokens: Tokens, examples: Examples) -> None:
     """Raises `UsageError` for a text without any token."""
-    for ids, text in zip(tokens, texts, strict=True):
+    for number, (ids, text) in enumerate(zip(tokens, examples.texts, strict=True)):
         if not len(ids):
             shown = text if isinstance(text, str) else " ".join(text)
             what = f"the tokenizer makes no token of the text {shown[:80]!r}"
-            raise UsageError(what, do="remove that example: no special tokens are added to a text either")  # fmt: skip
+            raise UsageError(what, where=examples.place(number), do="remove that example: no special tokens are added to a text either")  # fmt: skip
 
 
 def padded_rows(tokens: Tokens, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def tokenized_words(
         ],
     )
     halves = [np.split(each, 2) for each in both]
-    check_read([ids for ids, _ in halves], examples.texts)
+    check_read([ids for ids, _ in halves], examples)
     return [ids for ids, _ in halves], [words for _, words in halves]
 
 

@@ -46,6 +46,7 @@ CONLL = "EU B-ORG\nrejects O\n\n"
         ("a.jsonl", line() * 3, "tokens", {"held_out": "other.jsonl"}, r"have the label `MISC`, which no training example has\n.*other.jsonl:2\n.*LOC, PER"),
         ("a.csv", "text,label\na,x\nb,x|y\n", "multilabel", {"held_out": "other.jsonl"}, r"have the label `z`, which no training example has\n.*other.jsonl:2\n"),
         ("a.csv", "text,label\na,1\nb,nan\n", "regression", {}, r"no number \(`nan`\)\n.*:3, column `label`"),
+        ("a.csv", "text,label\na,1\nb,-1e39\n", "regression", {}, r"no number that fp32 holds \(`-1e39`\)\n.*:3, column `label`"),
         ("a.csv", "text,label\na,good\n", "regression", {}, r"no number \(`good`\)\n.*:2"),
         ("a.csv", "text,label\na,1\nb,1\n", "regression", {}, r"all examples have the number 1"),
         ("a.csv", "text,x,y\na,1,2\n", "multilabel", {"label": ["x", "y"]}, r"neither 0 nor 1 \(`2`\)\n.*:2, column `y`"),

@@ -20,6 +20,7 @@ from hotloop.finetune.tables import EMPTY, TextFile, cell, read_text_file, table
 from hotloop.finetune.tagged import tagged_texts
 
 MAX_CLASSES = 10_000
+MAX_FP32 = (2 - 2**-23) * 2.0**127
 WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _LIST_BEGINS = ("[]", "['", '["', "[0", "[1")
 """Of a list that was written as text, as pandas does into a csv."""
@@ -154,9 +155,10 @@ def label_of(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: 
             number = float(value)
         except ValueError:
             number = math.nan
-        if not math.isfinite(number):
+        if not abs(number) <= MAX_FP32:
             do = "give that example one, or remove it; a text is a label of `task: classification`"
-            raise UsageError(f"no number (`{value[:80]}`)", where=where, do=do)
+            what = "no number that fp32 holds" if math.isfinite(number) else "no number"
+            raise UsageError(f"{what} (`{value[:80]}`)", where=where, do=do)
         return number
     if isinstance(raw, list | dict):
         do = "give it a text or a number; `task: multilabel` takes lists of labels"

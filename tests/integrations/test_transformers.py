@@ -10,6 +10,8 @@ import pytest
 from planted_training import BATCH, Model, Rows, entries
 
 import hotloop
+import hotloop.checkpoint
+from hotloop import integrations
 from hotloop.core.errors import UsageError
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
@@ -190,3 +192,7 @@ def test_what_it_cannot_do_is_one_clear_error() -> None:
         TransformersWatch(steps=0)
     with pytest.raises(UsageError, match="no training has begun"):
         _ = TransformersWatch().findings
+
+
+def test_what_saves_checkpoints_in_a_trainer_is_imported_from_beside_it() -> None:
+    assert integrations.TransformersCallback is hotloop.checkpoint.TransformersCallback

@@ -196,6 +196,13 @@ def test_extras_that_are_named_are_there_and_listed() -> None:
     assert set(re.findall(r"`(\w+)`", listed)) >= extras
 
 
+def test_the_extra_keeps_the_oldest_transformers_that_fine_tuning_is_said_to_take() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (REPOSITORY / "docs" / "FINETUNE.md").read_text(encoding="utf-8")
+    (oldest,) = re.findall(r"transformers (\S+) or newer is needed", page)
+    assert project["optional-dependencies"]["export"] == [f"transformers>={oldest}"]
+
+
 def test_commands_for_ones_own_script_load_without_any_extra() -> None:
     commands = ["cli.doctor", "runs.run_page", "cli.monitor", "cli.explain", "cli.env"]
     modules = [*commands, "doctor.program", "doctor.fix_campaign", "doctor.patch.write"]

@@ -28,6 +28,7 @@ CONLL = "EU B-ORG\nrejects O\n\n"
     ("name", "content", "task", "settings", "wanted"),
     [
         ("a.conll", CONLL + "Oslo\n", "tokens", {}, r"1 column here, and 2 in the lines before\n.*:4"),
+        ("a.conll", CONLL + "so O\n#love\n", "tokens", {}, r"1 column here, and 2 in the lines before\n.*:5"),
         ("a.conll", CONLL + "Oslo x B-LOC\n", "tokens", {}, r"3 columns here, and 2 .*\n.*:4"),
         ("a.conll", CONLL + "Oslo\tB-LOC\nx NN\n", "tokens", {}, r"`NN` is no tag\n.*:5"),
         ("a.conll", "EU O\n\nx O\n", "tokens", {}, r"no text has an entity"),
@@ -42,8 +43,10 @@ CONLL = "EU B-ORG\nrejects O\n\n"
         ("a.jsonl", line(**span("7", 15)), "tokens", {}, r"a span without start, end or label\n.*:1"),
         ("a.jsonl", line(spans=SPAN["spans"] * 2), "tokens", {}, r"spans of `PER` and `PER` overlap at character 7\n.*:1"),
         ("a.jsonl", line(), "classification+tokens", {}, r"no `label`\n.*:1\n.*data.label"),
-        ("a.jsonl", line() * 3, "tokens", {"held_out": "other.jsonl"}, r"have the label `MISC`, which no training example has\n.*other.jsonl\n.*LOC, PER"),
+        ("a.jsonl", line() * 3, "tokens", {"held_out": "other.jsonl"}, r"have the label `MISC`, which no training example has\n.*other.jsonl:2\n.*LOC, PER"),
+        ("a.csv", "text,label\na,x\nb,x|y\n", "multilabel", {"held_out": "other.jsonl"}, r"have the label `z`, which no training example has\n.*other.jsonl:2\n"),
         ("a.csv", "text,label\na,1\nb,nan\n", "regression", {}, r"no number \(`nan`\)\n.*:3, column `label`"),
+        ("a.csv", "text,label\na,1\nb,-1e39\n", "regression", {}, r"no number that fp32 holds \(`-1e39`\)\n.*:3, column `label`"),
         ("a.csv", "text,label\na,good\n", "regression", {}, r"no number \(`good`\)\n.*:2"),
         ("a.csv", "text,label\na,1\nb,1\n", "regression", {}, r"all examples have the number 1"),
         ("a.csv", "text,x,y\na,1,2\n", "multilabel", {"label": ["x", "y"]}, r"neither 0 nor 1 \(`2`\)\n.*:2, column `y`"),
@@ -64,16 +67,19 @@ def test_bad_examples_are_one_clear_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(content)
-    Path("other.jsonl").write_text(line(**span(7, 15, "MISC")))
+    other = line(label="x") + line(**span(7, 15, "MISC"), label="z")
+    Path("other.jsonl").write_text(other)
     with pytest.raises(UsageError, match=wanted):
         read_dataset(ExamplesConfig(file=name, **settings), task=task)
 
 
 def test_a_kind_of_entity_is_no_label_of_a_text(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line(label="good") + line(label="bad"))
-    (tmp_path / "b.jsonl").write_text(line(label="PER"))
+    (tmp_path / "b.jsonl").write_text(line(label="bad") + line(label="PER"))
     config = ExamplesConfig(file=str(tmp_path / "a.jsonl"), held_out=str(tmp_path / "b.jsonl"))
-    with pytest.raises(UsageError, match="have the label `PER`, which no training example has"):
+    with pytest.raises(
+        UsageError, match=r"have the label `PER`, which no training .*\n.*b.jsonl:2"
+    ):
         read_dataset(config, task="classification+tokens")
 
 
@@ -106,6 +112,13 @@ def test_columns_words_and_spans_hold_the_same_examples(tmp_path: Path) -> None:
         assert found.train.labels == (tags,), name
         assert found.train.num_empty == (name == "c.jsonl")
         assert found.kinds == ("LOC", "PER")
+
+
+def test_a_comment_stands_between_sentences_and_ends_with_no_tag(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("# id 1\n#Paris B-LOC\n# O\n\n# id\nso O\n#now O\n")
+    found = read_dataset(ExamplesConfig(file=str(path), held_out=0.0), task="tokens")
+    assert found.train.texts == (("#Paris", "#"), ("so", "#now"))
 
 
 def test_several_labels_stand_in_one_column_or_each_in_its_own(tmp_path: Path) -> None:

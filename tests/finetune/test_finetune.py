@@ -55,7 +55,8 @@ def test_texts_become_a_model_that_transformers_loads_and_that_has_learned(
     model = transformers.AutoModelForSequenceClassification.from_pretrained(place).eval()
     own = transformers.AutoTokenizer.from_pretrained(place)
     assert model.config.id2label == {0: "bad", 1: "good", 2: "so-so"}
-    held_out = split(Examples(*map(tuple, zip(*rows(), strict=True))), 0.1, 0)[1]
+    texts, labels = zip(*rows(), strict=True)
+    held_out = split(Examples(texts, labels, lines=tuple(range(len(texts)))), 0.1, 0)[1]
     with torch.no_grad():
         answers = [
             model.config.id2label[int(model(**own(text, return_tensors="pt")).logits.argmax())]
@@ -147,7 +148,11 @@ GOOD = HEADER + "a film,good\nno film,bad\n" * 10
         (HEADER + "x,good\ny,good\n", {}, r"all examples have the label `good`"),
         (GOOD + "x,\n", {}, r"no label\n.*:22"),
         (GOOD + "x,NaN\n", {}, r"no label \(`NaN`\)\n.*:22"),
-        (GOOD, {"held_out": "other.csv"}, r"have the label `odd`, which no training example has"),
+        (
+            GOOD,
+            {"held_out": "other.csv"},
+            r"have the label `odd`, which no training example has\n.*other.csv:3\n",
+        ),
         (HEADER + "x,good\ny,bad\nNaN,bad\n", {}, r"no text \(`NaN`\)\n.*:4, column `text`"),
         (HEADER + "x,good\n", {}, r"have the label `good`.*\n.*\n.*or add examples of another"),
         ("text;label\nx;good\n", {}, r"`text;label`, with ',' .*\n.*:1\n.*`'data.delimiter=;'`"),
@@ -168,7 +173,7 @@ def test_bad_examples_are_one_clear_error(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "data.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    (tmp_path / "other.csv").write_text(HEADER + "x,odd\n")
+    (tmp_path / "other.csv").write_text(HEADER + "x,good\nx,odd\n")
     with pytest.raises(UsageError, match=wanted):
         read_dataset(ExamplesConfig(file=str(path), **settings))
 
@@ -191,9 +196,10 @@ def test_tsv_and_jsonl_hold_the_same_examples_and_empty_texts_are_counted(tmp_pa
     for typed in ("tab", r"\t"):
         config = settings_of("classification", None, [*words, f"data.delimiter={typed}"]).config
         assert read_dataset(config.data).train.texts == ("one, two", "three")
-    for name in ("a.tsv", "a.jsonl"):
-        found = read_dataset(ExamplesConfig(file=str(tmp_path / name), held_out=0.0))
-        assert found.train == Examples(("one, two", "three"), ("good", "bad"), 1)
+    for name, numbers in (("a.tsv", (2, 3)), ("a.jsonl", (1, 2))):
+        path = str(tmp_path / name)
+        found = read_dataset(ExamplesConfig(file=path, held_out=0.0)).train
+        assert found == Examples(("one, two", "three"), ("good", "bad"), 1, path, numbers)
 
 
 def test_bad_models_are_one_clear_error(job: list[str], tmp_path: Path, run: Run) -> None:

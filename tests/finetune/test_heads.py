@@ -309,6 +309,9 @@ def test_measures_of_several_labels() -> None:
     assert found["counts"] == [[1, 2, 1], [1, 1, 1]]
     assert found["micro_f1"] == pytest.approx(4 / 5)
     assert found["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
+    tally = MultiLabel(("a", "b", "c")).tally()  # of c scikit-learn counts 0
+    tally.add(torch.tensor([[0.1, -0.1, -0.1], [0.1, 0.1, -0.1]]), (torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]),), [])  # fmt: skip
+    assert tally.metrics()["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,25 @@ def test_completions_end_with_the_end_of_text_and_prompts_are_not_learned(tmp_pa
     assert own.decode(example.ids[example.learned]) == " blue<|end|>"
 
 
+def test_what_a_model_has_beside_the_same_tokenizer_json_is_not_taken_out_of_the_cache_of_another(
+    tmp_path: Path,
+) -> None:
+    """The token that ends a text, and whether special tokens in one are split."""
+    config = config_of(
+        write_lines(tmp_path / "a.jsonl", [{"prompt": "sky:", "completion": "<|end|>"}])
+    )
+    found = []
+    for more in ({}, {"eos_token": "<|im_end|>"}, {"split_special_tokens": True}):
+        own = tokenizer()
+        for name, value in more.items():
+            setattr(own, name, value)
+        (example,) = examples_of(config, own, "own", read_sources(config).train, Counts())
+        found.append(example.ids[example.learned].tolist())
+    assert found[:2] == [[0], [0, 2]]
+    assert found[2][-1] == 0
+    assert len(found[2]) > 2
+
+
 def test_spaces_of_a_completion_are_learned_where_the_tokenizer_leaves_them_out_of_places(
     tmp_path: Path,
 ) -> None:
@@ -381,6 +400,19 @@ def test_bad_examples_are_one_clear_error(
     path = write_lines(tmp_path / "a.jsonl", rows)
     with pytest.raises(UsageError, match=wanted):
         made(path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("task", "names"), [("instructions", "prompt;completion"), ("text", "text;id")]
+)
+def test_another_delimiter_than_the_one_that_is_read_by_is_named(
+    task: str, names: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{names}\nsky;blue\n")
+    with pytest.raises(UsageError, match=r"only one column .*\n.*:1\n.*`'data.delimiter=;'`"):
+        read_sources(config_of(path, task))
+    assert len(read_sources(config_of(path, task, delimiter=";")).train) == 1
 
 
 def test_bad_settings_are_one_clear_error(job: list[str], tmp_path: Path, run: Run) -> None:

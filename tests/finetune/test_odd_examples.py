@@ -34,7 +34,8 @@ def examples_with(*sizes: int) -> Examples:
     """That many examples of each label, in turns."""
     pairs = [(f"{label} {n}", str(label)) for label, size in enumerate(sizes) for n in range(size)]
     pairs.sort(key=lambda pair: int(pair[0].split()[1]))
-    return Examples(tuple(text for text, _ in pairs), tuple(label for _, label in pairs))
+    texts, labels = zip(*pairs, strict=True)
+    return Examples(texts, labels, lines=tuple(range(len(pairs))))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,7 @@ def test_of_many_small_labels_as_many_examples_are_held_out_as_asked(
     train, out, _ = split(given, fraction, 0)
     assert len(out) == held_out
     assert sorted((*train.texts, *out.texts)) == sorted(given.texts)
+    assert [given.texts[number] for number in out.lines] == [*out.texts]
     assert {*train.labels} == {*given.labels}
     for label, num in Counter(out.labels).items():
         assert abs(num - fraction * sizes[int(label)]) < 1 or sizes[int(label)] == 2
@@ -218,12 +220,16 @@ def without_special_tokens() -> PreTrainedTokenizerFast:
 def test_a_text_without_a_token_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a tokenizer that sees nothing in it and adds nothing; made anew, and out of the cache."""
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path))
-    own = without_special_tokens()
+    own, place = without_special_tokens(), {"file": "a.csv", "lines": (2, 5)}
+    texts = Examples(("a film", "\u200b\u200b"), ("x", "y"), **place)
+    words = Examples((("a", "film"), ("\u200b",)), (), **place)
     for _ in range(2):
-        with pytest.raises(UsageError, match=r"no token of the text '\\u200b\\u200b'\n.*remove"):
-            tokenized(own, "one", Examples(("a film", "\u200b\u200b"), ("x", "y")), 8)
-        with pytest.raises(UsageError, match=r"no token of the text '\\u200b'"):
-            tokenized_words(own, "one", Examples((("a", "film"), ("\u200b",)), ()), 8)
+        with pytest.raises(
+            UsageError, match=r"no token of the text '\\u200b\\u200b'\n.*a.csv:5\n.*remove"
+        ):
+            tokenized(own, "one", texts, 8)
+        with pytest.raises(UsageError, match=r"no token of the text '\\u200b'\n.*a.csv:5\n"):
+            tokenized_words(own, "one", words, 8)
 
 
 def test_texts_that_are_cut_at_their_beginning_are_not_taken_out_of_the_cache_of_others(

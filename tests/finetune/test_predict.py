@@ -170,8 +170,8 @@ def test_a_run_knows_its_columns_and_an_option_wins(
 def test_csv_keeps_the_columns_of_its_rows(tmp_path: Path, run: Run) -> None:
     place = model_in(tmp_path / "model", problem_type="multi_label_classification")
     (tmp_path / "in.tsv").write_text("label\ttext\nx\ta film\ny\tthe story\n")
-    run(["predict", str(place), str(tmp_path / "in.tsv"), "--out", str(tmp_path / "out.csv")])
-    with (tmp_path / "out.csv").open() as file:
+    run(["predict", str(place), str(tmp_path / "in.tsv"), "--out", str(tmp_path / "out.CSV")])
+    with (tmp_path / "out.CSV").open() as file:
         found = list(csv.DictReader(file))
     assert [each["label"] for each in found] == ["x", "y"]
     assert set(found[0]) == {"label", "text", "predicted"}
@@ -198,7 +198,7 @@ def cut_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     return cutting
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".CSV"])
 def test_interrupted_it_says_how_far_it_came_and_the_same_command_continues(
     suffix: str, tmp_path: Path, run: Run, cut_after: Callable[[int], list[int]]
 ) -> None:
@@ -349,11 +349,14 @@ def test_a_file_of_words_and_tags_is_read_as_sentences(tmp_path: Path, run: Run)
         tmp_path / "model", "TokenClassification", id2label={0: "O", 1: "B-X", 2: "I-X"}
     )
     file, out = tmp_path / "held-out.txt", tmp_path / "out.jsonl"
-    file.write_text("-DOCSTART- O\n\nthe O\ngood B-X\n\nbad O\n")
+    file.write_text("-DOCSTART- O\n\n#the O\ngood B-X\n\nbad O\n")
     run(["predict", str(place), str(file), "--out", str(out)])
     found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(each["text"], each["tags"]) for each in found] == [("the good", ["O", "B-X"]), ("bad", ["O"])]  # fmt: skip
+    assert [(each["text"], each["tags"]) for each in found] == [("#the good", ["O", "B-X"]), ("bad", ["O"])]  # fmt: skip
     assert all("entities" in each for each in found)
+    file.write_text("the O\n\nbad O\n#love\n")
+    said = run(["predict", str(place), str(file), "--out", str(out)], code=2)
+    assert "1 column here, and 2 in the lines before" in said
     file.write_text("a text of this line is one\nand so is this one\n")
     assert "2 rows in" in run(["predict", str(place), str(file), "--out", str(out)])
 

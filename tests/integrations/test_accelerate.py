@@ -92,6 +92,21 @@ def test_trackers_that_begin_again_end_what_an_error_left(capsys: pytest.Capture
     assert entries() == before
 
 
+def test_an_accelerator_whose_watch_another_one_has_now_neither_ends_it_nor_logs_of_it() -> None:
+    before, kept, watch = entries(), Kept(), AccelerateWatch(steps=10, show=False)
+    first = accelerator_with(watch, kept)
+    train(first, steps=60)
+    assert entries() == before  # it ended at its bound
+    second = accelerator_with(watch)
+    kept.logged.clear()
+    train(first, steps=20)
+    assert [each.keys() for each in kept.logged] == [{"loss"}] * 2
+    first.end_training()
+    assert entries() != before
+    second.end_training()
+    assert entries() == before
+
+
 @pytest.mark.slow
 def test_a_process_that_ends_by_an_error_says_what_was_seen(tmp_path: Path) -> None:
     body = """

@@ -27,6 +27,8 @@ def test_importing_it_loads_no_framework() -> None:
         ("TransformersWatch", "transformers"),
         ("LightningWatch", "lightning"),
         ("AccelerateWatch", "accelerate"),
+        ("TransformersCallback", "transformers"),
+        ("LightningCheckpointIO", "lightning"),
     ],
 )
 def test_a_framework_that_is_not_there_is_named(name: str, package: str) -> None:

@@ -151,3 +151,21 @@ def test_two_at_once_are_refused_at_the_start_of_the_second(tmp_path: Path) -> N
     assert "this LightningWatch watches another training" in seen[0]
     assert "hotloop.watch inside hotloop.watch" in seen[1]
     assert callback.seen.to_dict()["doctor"]["ended"] == "by_itself"
+
+
+def test_its_fit_keeps_it_also_after_its_bound(tmp_path: Path) -> None:
+    before, callback, refused = entries(), LightningWatch(steps=10, show=False), []
+
+    class Nests(lightning.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, module: Any, out: Any, batch: Any, number: int) -> None:  # fmt: skip
+            if number == 59:
+                assert entries() == before
+                with pytest.raises(UsageError, match="watches another training, which has not"):
+                    fit(tmp_path / "inner", callback)
+                refused.append(number)
+
+    fit(tmp_path, callback, Nests(), steps=60)
+    assert refused == [59]
+    first = callback.seen
+    fit(tmp_path / "inner", callback, steps=5)
+    assert callback.seen is not first

@@ -10,6 +10,8 @@ import pytest
 from planted_training import BATCH, Model, Rows, entries
 
 import hotloop
+import hotloop.checkpoint
+from hotloop import integrations
 from hotloop.core.errors import UsageError
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
@@ -166,8 +168,31 @@ def test_two_at_once_are_refused_at_the_start_of_the_second(tmp_path: Path) -> N
         other.train()
 
 
+def test_its_training_keeps_it_also_after_its_bound(tmp_path: Path) -> None:
+    before, callback = entries(), TransformersWatch(steps=10, show=False)
+    inner, refused = trainer(tmp_path / "inner", callback, steps=5), list[int]()
+
+    class Nests(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            if state.global_step == 59:
+                assert entries() == before
+                with pytest.raises(UsageError, match="watches another training, which has not"):
+                    inner.train()
+                refused.append(state.global_step)
+
+    trainer(tmp_path / "outer", callback, Nests(), steps=60).train()
+    assert refused == [59]
+    first = callback.seen
+    inner.train()
+    assert callback.seen is not first
+
+
 def test_what_it_cannot_do_is_one_clear_error() -> None:
     with pytest.raises(UsageError, match="steps=0 is no number of steps"):
         TransformersWatch(steps=0)
     with pytest.raises(UsageError, match="no training has begun"):
         _ = TransformersWatch().findings
+
+
+def test_what_saves_checkpoints_in_a_trainer_is_imported_from_beside_it() -> None:
+    assert integrations.TransformersCallback is hotloop.checkpoint.TransformersCallback

@@ -17,7 +17,7 @@ import click
 
 from hotloop.cli.output import note, refuse_unwritable
 from hotloop.core.errors import Interrupted, UsageError
-from hotloop.finetune.tables import TABLES, TextFile, read_text_file
+from hotloop.finetune.tables import TABLES, TextFile, read_text_file, suffix_of
 
 if TYPE_CHECKING:
     from hotloop.core.finetune_config import ExamplesConfig
@@ -173,7 +173,7 @@ class _Part:
             pass  # nothing to continue
 
     def _read(self, text: str) -> list[dict[str, Any]]:
-        if (delimiter := TABLES.get(self._out.suffix)) is None:
+        if (delimiter := TABLES.get(suffix_of(self._out))) is None:
             return [json.loads(line) for line in text.split("\n") if line]
         csv.field_size_limit(sys.maxsize)
         return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
@@ -198,9 +198,9 @@ class _Part:
 def _writer(
     stream: IO[str], out: Path | None, names: list[str], *, is_begun: bool
 ) -> Callable[[list[dict[str, Any]]], None]:
-    if out is None or out.suffix not in TABLES:
+    if out is None or (delimiter := TABLES.get(suffix_of(out))) is None:
         return lambda rows: stream.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)  # fmt: skip
-    table = csv.DictWriter(stream, names, delimiter=TABLES[out.suffix], extrasaction="ignore")
+    table = csv.DictWriter(stream, names, delimiter=delimiter, extrasaction="ignore")
     if not is_begun:
         table.writeheader()
     return lambda rows: table.writerows(map(_in_columns, rows))

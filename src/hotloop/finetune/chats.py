@@ -86,11 +86,12 @@ def _read(config: CausalConfig, path: Path) -> tuple[list[Source], int, str]:
             )
         found = [Source(str(path), completion=file.text)]
     else:
-        rows = list(table_rows(file, delimiter=data.delimiter, columns={}))
+        columns = {"data.text": data.text} if config.task == "text" else {}
+        rows = list(table_rows(file, delimiter=data.delimiter, columns=columns))
         if not rows:
             raise UsageError("no examples in this file", where=str(path), do=EMPTY)
         if config.task == "text":
-            found = _texts(path, rows, data.text)
+            found = [Source(f"{path}:{line}", completion=_text(row[data.text], f"{path}:{line}", data.text)) for line, row in rows]  # fmt: skip
         elif data.messages in rows[0][1]:
             _check(path, rows, {"data.messages": data.messages})
             places = ((f"{path}:{line}", row[data.messages]) for line, row in rows)
@@ -107,11 +108,6 @@ def _read(config: CausalConfig, path: Path) -> tuple[list[Source], int, str]:
 def _check(path: Path, rows: list[Row], columns: dict[str, str]) -> None:
     for line, row in rows:
         check_columns(f"{path}:{line}", row, columns)
-
-
-def _texts(path: Path, rows: list[Row], column: str) -> list[Source]:
-    _check(path, rows, {"data.text": column})
-    return [Source(f"{path}:{line}", completion=_text(row[column], f"{path}:{line}", column)) for line, row in rows]  # fmt: skip
 
 
 def _prompted(config: CausalConfig, path: Path, rows: list[Row]) -> list[Source]:

@@ -9,7 +9,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hotloop.finetune.tables import EMPTY, TextFile, cell, read_text_file, table
 from hotloop.finetune.tagged import tagged_texts
 
 MAX_CLASSES = 10_000
+MAX_FP32 = (2 - 2**-23) * 2.0**127
 WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _LIST_BEGINS = ("[]", "['", '["', "[0", "[1")
 """Of a list that was written as text, as pandas does into a csv."""
@@ -35,9 +36,16 @@ class Examples:
     """The label of each; of `multilabel` several, of `regression` a number, of `tokens` a tag for each word, and with both a pair."""
     num_empty: int = 0
     """Left out, since they have no text."""
+    file: str = ""
+    lines: tuple[int, ...] = ()
+    """Of `file`, one for each example."""
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def place(self, number: int) -> str:
+        """FILE:LINE of an example."""
+        return f"{self.file}:{self.lines[number]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ def read_dataset(config: ExamplesConfig, *, task: Task = "classification") -> Da
     if isinstance(config.held_out, str):
         train = examples
         held_out, other = read_examples(config, Path(config.held_out).expanduser(), task)
-        _refuse_unknown(config.held_out, task, held_out.labels, classes, kinds)
+        _refuse_unknown(task, held_out, classes, kinds)
         digest += other
     else:
         train, held_out, shared = split(examples, config.held_out, config.seed, _STRATA[task])
@@ -79,14 +87,15 @@ def read_examples(
 ) -> tuple[Examples, str]:
     """With the checksum of the file."""
     file = read_text_file(path)
-    texts, labels, num_empty = [], [], 0
+    texts, labels, lines, num_empty = [], [], [], 0
     read = _read_tagged if task.endswith("tokens") else _read_labelled
-    for text, label in read(file, config, task):
+    for line, text, label in read(file, config, task):
         if not text:
             num_empty += 1
             continue
         texts.append(text)
         labels.append(label())
+        lines.append(line)
     if not texts:
         name = config.text if task != "tokens" else config.words
         raise UsageError(
@@ -96,11 +105,11 @@ def read_examples(
             else str(path),
             do="name the column of the texts with `data.text`" if num_empty else EMPTY,
         )
-    return Examples(tuple(texts), tuple(labels), num_empty), file.sha256
+    return Examples(tuple(texts), tuple(labels), num_empty, str(path), tuple(lines)), file.sha256
 
 
 def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
-    """Text and, not to complain of an empty text, a function for its label."""
+    """Line, text and, not to complain of an empty text, a function for its label."""
     columns = {"data.text": config.text}
     names = [config.label] if isinstance(config.label, str) else config.label
     columns |= {"data.label" if len(names) == 1 else f"data.label ({n})": n for n in names}
@@ -112,7 +121,7 @@ def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
             raise UsageError(what, where=f"{where}, column `{config.text}`", do="join it to one text")  # fmt: skip
         if text.lower() == "nan":  # what a table of pandas has where there is none
             raise UsageError(f"no text (`{text}`)", where=f"{where}, column `{config.text}`", do="leave it empty, or remove that example")  # fmt: skip
-        yield text, partial(label_of, config, task, row, where)
+        yield line, text, partial(label_of, config, task, row, where)
 
 
 def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
@@ -127,7 +136,7 @@ def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
         return tags if task == "tokens" else (label_of(config, "classification", row, where), tags)
 
     for where, words, tags, row in tagged_texts(file, config):
-        yield words, partial(label, tags, row, where)
+        yield int(where.rpartition(":")[2]), words, partial(label, tags, row, where)
 
 
 def label_of(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: str) -> Any:
@@ -146,9 +155,10 @@ def label_of(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: 
             number = float(value)
         except ValueError:
             number = math.nan
-        if not math.isfinite(number):
+        if not abs(number) <= MAX_FP32:
             do = "give that example one, or remove it; a text is a label of `task: classification`"
-            raise UsageError(f"no number (`{value[:80]}`)", where=where, do=do)
+            what = "no number that fp32 holds" if math.isfinite(number) else "no number"
+            raise UsageError(f"{what} (`{value[:80]}`)", where=where, do=do)
         return number
     if isinstance(raw, list | dict):
         do = "give it a text or a number; `task: multilabel` takes lists of labels"
@@ -244,24 +254,20 @@ def _outputs(
 
 
 def _refuse_unknown(
-    file: str, task: Task, labels: Sequence[Any], classes: Sequence[str], kinds: Sequence[str]
+    task: Task, held_out: Examples, classes: Sequence[str], kinds: Sequence[str]
 ) -> None:
     """Raises `UsageError` for held-out labels that are not learned."""
-    found, found_kinds = set[str](), set[str]()
-    if task == "classification":
-        found = set(labels)
-    elif task == "multilabel":
-        found = {name for own in labels for name in own}
-    elif task.endswith("tokens"):
-        every_tag = labels if task == "tokens" else [tags for _, tags in labels]
-        found_kinds = {tag[2:] for tags in every_tag for tag in tags} - {""}
-        found = set() if task == "tokens" else {label for label, _ in labels}
-    if unknown := sorted((found - {*classes}) | (found_kinds - {*kinds})):
-        raise UsageError(
-            f"the held-out examples have the label `{unknown[0]}`, which no training example has",
-            where=file,
-            do=f"the labels that are learned: {', '.join([*classes, *kinds][:10])}",
-        )
+    known, known_kinds = {*classes}, {*kinds, ""}
+    for number, label in enumerate(held_out.labels if task != "regression" else ()):
+        of_text, tags = label if task == "classification+tokens" else (label, label)
+        names = () if task == "tokens" else of_text if task == "multilabel" else (of_text,)
+        found = {tag[2:] for tag in tags} if task.endswith("tokens") else set[str]()
+        if unknown := ({*names} - known) | (found - known_kinds):
+            raise UsageError(
+                f"the held-out examples have the label `{min(unknown)}`, which no training example has",
+                where=held_out.place(number),
+                do=f"the labels that are learned: {', '.join([*classes, *kinds][:10])}",
+            )
 
 
 _STRATA: dict[str, Callable[[Any], Any]] = {
@@ -316,5 +322,5 @@ def _limited(examples: Examples, config: ExamplesConfig) -> Examples:
 
 
 def _chosen(examples: Examples, indices: list[int]) -> Examples:
-    texts = tuple(examples.texts[index] for index in indices)
-    return Examples(texts, tuple(examples.labels[index] for index in indices), examples.num_empty)
+    texts, labels, lines = (tuple(own[index] for index in indices) for own in (examples.texts, examples.labels, examples.lines))  # fmt: skip
+    return replace(examples, texts=texts, labels=labels, lines=lines)

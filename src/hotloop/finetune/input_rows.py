@@ -72,11 +72,15 @@ def input_rows(
 
 
 def _sentences(file: TextFile) -> list[InputRow]:
-    """Of words with their tags; empty where the file has something else."""
+    """Of words with their tags; empty where the file has something else. Raises `UsageError` behind a sentence that is one."""
+    found: list[InputRow] = []
     try:
-        return [_of_words(words, tags) for _, words, tags, _ in tagged_columns(file)]
+        for _, words, tags, _ in tagged_columns(file):
+            found.append(_of_words(words, tags))
     except UsageError:
-        return []
+        if found:
+            raise
+    return found
 
 
 def _of_words(words: Sequence[str], tags: tuple[str, ...] | None, row: Any = None) -> InputRow:

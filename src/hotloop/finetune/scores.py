@@ -40,7 +40,7 @@ def class_scores(counts: Counts, classes: Sequence[str]) -> list[ClassScore]:
 
 
 def mean_f1(counts: Counts) -> float:
-    """Mean over the classes that are true or predicted somewhere, as scikit-learn has it."""
+    """Mean over the classes that are true or predicted somewhere, as scikit-learn has it of one label per text."""
     known = [2 * right / (true + predicted) for right, predicted, true in counts if true + predicted]  # fmt: skip
     return sum(known) / len(known) if known else 0.0
 

@@ -15,7 +15,7 @@ from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.untrusted import read_bytes
 from hotloop.finetune.chats import Message, Source
-from hotloop.finetune.tokens import Tokens, cached
+from hotloop.finetune.tokens import Tokens, beside_json, cached
 from hotloop.report.numbers import counted
 
 Span = tuple[int, int]
@@ -193,7 +193,8 @@ def _tokenized(
 
     A prompt and its completion are tokenized as one text; the token that begins in the one and ends in the other is learned.
     """
-    digest = hashlib.sha256(f"marked by place {identity} {is_chat}".encode())
+    ends_with = None if is_chat else tokenizer.eos_token_id
+    digest = hashlib.sha256(f"marked by place {identity} {is_chat} {ends_with}{beside_json(tokenizer)}".encode())  # fmt: skip
     for each in marked:
         digest.update(hashlib.sha256(each.text.encode("utf-8", "surrogatepass")).digest())
         digest.update(repr(each.spans).encode())
@@ -208,7 +209,6 @@ def _tokenized(
             return_special_tokens_mask=True,
             return_offsets_mapping=True,
         )
-        ends_with = None if is_chat else tokenizer.eos_token_id
         ids: Tokens = []
         marks: Tokens = []
         columns = (made[name] for name in ("input_ids", "offset_mapping", "special_tokens_mask"))

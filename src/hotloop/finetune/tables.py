@@ -98,7 +98,7 @@ def _json_of(content: bytes, path: Path) -> str:
 def table_rows(
     file: TextFile, *, delimiter: str | None, columns: Mapping[str, str]
 ) -> Iterator[Row]:
-    """columns: those that must be there, by the option that names each."""
+    """columns: those that must be there, by the option that names each; with none named, two of a csv or more."""
     if file.is_json:
         yield from _json_rows(file, columns)
     else:
@@ -115,7 +115,7 @@ def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> 
     try:
         names = [str(name) for name in reader.fieldnames or ()]
         there = max(("\t", ";", "|", ","), key=names[0].count) if len(names) == 1 else ""
-        if there and there in names[0] and set(columns.values()) - set(names):
+        if there and there in names[0] and (not columns or {*columns.values()} - {*names}):
             word = f"{option}={there}".replace("\t", "tab")
             what = (
                 f"only one column is found, `{names[0][:80]}`, with {delimiter!r} between columns"

@@ -63,7 +63,7 @@ def tags_of(
 
 
 def tagged_columns(file: TextFile) -> Iterator[Tagged]:
-    """A word a line, its tag in the last column; an empty line ends a sentence."""
+    """A word a line, its tag in the last column; an empty line ends a sentence, between which a line may be a comment: `# ...`."""
     words: list[str] = []
     tags: list[str] = []
     width = begin = 0
@@ -77,7 +77,8 @@ def tagged_columns(file: TextFile) -> Iterator[Tagged]:
                 yield where, tuple(words), iob2(tags, where, file.path), {}
             words, tags = [], []
             continue
-        if line.startswith("#") and len(columns) != width:
+        tag = columns[-1]
+        if not words and line.startswith("#") and tag != "O" and not TAG.fullmatch(tag):
             continue  # a comment
         if len(columns) < 2 or (width and len(columns) != width):
             before = f", and {width} in the lines before" if width else ""
@@ -90,7 +91,7 @@ def tagged_columns(file: TextFile) -> Iterator[Tagged]:
         if not words:
             begin = number
         words.append(columns[0])
-        tags.append(columns[-1])
+        tags.append(tag)
 
 
 def iob2(tags: Sequence[str], where: str, file: Any = None) -> tuple[str, ...]:

@@ -25,19 +25,20 @@ Tokens = list[np.ndarray]
 
 def tokenized(tokenizer: Any, identity: str, examples: Examples, max_tokens: int) -> Tokens:
     """`identity` names the tokenizer's contents. From the cache where these texts were tokenized before. Raises `UsageError`."""
-    digest = hashlib.sha256(f"{identity} {max_tokens}{cut_at(tokenizer)}".encode())
+    digest = hashlib.sha256(f"{identity} {max_tokens}{beside_json(tokenizer)}".encode())
     for text in examples.texts:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
 
     name = digest.hexdigest()[:32]
     found = cached(name, len(examples), lambda: encoded(tokenizer, examples.texts, max_tokens)[0])
-    check_read(found, examples.texts)
+    check_read(found, examples)
     return found
 
 
-def cut_at(tokenizer: Any) -> str:
-    """Names the end at which long texts are cut, where it is not the usual one: the tokenizer's own file does not say it."""
-    return " left" if getattr(tokenizer, "truncation_side", "right") == "left" else ""
+def beside_json(tokenizer: Any) -> str:
+    """Names what ids depend on and tokenizer.json does not say, where it is not the usual: the end at which long texts are cut, and special tokens that are split like any text."""
+    is_left = getattr(tokenizer, "truncation_side", "right") == "left"
+    return " left" * is_left + " split" * getattr(tokenizer, "split_special_tokens", False)
 
 
 def encoded(
@@ -56,13 +57,13 @@ def encoded(
     return [np.asarray(ids, dtype=np.int32) for ids in found["input_ids"]], found
 
 
-def check_read(tokens: Tokens, texts: Sequence[Any]) -> None:
+def check_read(tokens: Tokens, examples: Examples) -> None:
     """Raises `UsageError` for a text without any token."""
-    for ids, text in zip(tokens, texts, strict=True):
+    for number, (ids, text) in enumerate(zip(tokens, examples.texts, strict=True)):
         if not len(ids):
             shown = text if isinstance(text, str) else " ".join(text)
             what = f"the tokenizer makes no token of the text {shown[:80]!r}"
-            raise UsageError(what, do="remove that example: no special tokens are added to a text either")  # fmt: skip
+            raise UsageError(what, where=examples.place(number), do="remove that example: no special tokens are added to a text either")  # fmt: skip
 
 
 def padded_rows(tokens: Tokens, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.finetune.examples import Examples
-from hotloop.finetune.tokens import Tokens, cached, check_read, cut_at, encoded
+from hotloop.finetune.tokens import Tokens, beside_json, cached, check_read, encoded
 
 NO_WORD = -1
 """Of a special token."""
@@ -18,7 +18,7 @@ def tokenized_words(
     tokenizer: Any, identity: str, examples: Examples, max_tokens: int
 ) -> tuple[Tokens, Tokens]:
     """ids and words of the tokens of each example, int32. From the cache where these were tokenized before. Raises `UsageError`."""
-    digest = hashlib.sha256(f"words {identity} {max_tokens}{cut_at(tokenizer)}".encode())
+    digest = hashlib.sha256(f"words {identity} {max_tokens}{beside_json(tokenizer)}".encode())
     for words in examples.texts:
         for word in (*words, ""):
             digest.update(word.encode("utf-8", "surrogatepass") + b"\0")
@@ -31,7 +31,7 @@ def tokenized_words(
         ],
     )
     halves = [np.split(each, 2) for each in both]
-    check_read([ids for ids, _ in halves], examples.texts)
+    check_read([ids for ids, _ in halves], examples)
     return [ids for ids, _ in halves], [words for _, words in halves]
 
 

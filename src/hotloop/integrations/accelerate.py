@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ class AccelerateWatch(Session, GeneralTracker):  # type: ignore[misc]
     """`Accelerator(log_with=[AccelerateWatch(), "tensorboard"])`: from `init_trackers` to `end_training`.
 
     `hotloop/*` is added to what `accelerator.log` is given, for the trackers that are named after this one. After an
-    error nobody calls `end_training`: what was seen is said when the process ends, or trackers begin again. Arguments as of `Session`.
+    error nobody calls `end_training`: what was seen is said when the process ends, or trackers begin again, also those
+    of another `Accelerator`. Arguments as of `Session`.
     """
 
     name = "hotloop"
@@ -39,16 +41,23 @@ class AccelerateWatch(Session, GeneralTracker):  # type: ignore[misc]
 
     def start(self) -> None:
         """By `init_trackers`."""
-        self.end()
-        self.begin()
+        self.leave(self._owner)  # which an error may have left behind
+        self.begin(_accelerator())
         atexit.register(self.end)
 
     def log(self, values: dict[str, Any], step: int | None = None, **named: Any) -> None:
         """By `accelerator.log`."""
-        self.end_after_bound()
-        values.update(self.metrics())
+        if self._owner == _accelerator():
+            self.end_after_bound()
+            values.update(self.metrics())
 
     def finish(self) -> None:
         """By `end_training`."""
-        atexit.unregister(self.end)
-        self.end()
+        if self._owner == _accelerator():
+            atexit.unregister(self.end)
+            self.leave(self._owner)
+
+
+def _accelerator() -> int:
+    """The id of the `Accelerator` that calls the caller, which is not told. Not itself: after an error it would stay."""
+    return id(sys._getframe(2).f_locals.get("self"))

@@ -28,14 +28,10 @@ class LightningWatch(Session, _callback()):  # type: ignore[misc]
     `hotloop/*` goes to each of the Trainer's loggers, every `log_every_n_steps`. Arguments as of `Session`.
     """
 
-    _trainer: Any = None
-    """The one that is watched: another one's error says nothing of it."""
-
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Before data loaders are made."""
         if stage == "fit":
-            self.begin()
-            self._trainer = trainer
+            self.begin(trainer)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *about: Any) -> None:
         """Enough may have been seen."""
@@ -46,18 +42,13 @@ class LightningWatch(Session, _callback()):  # type: ignore[misc]
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """The fit is over, also one that made no step; the loggers still take values."""
-        if trainer is self._trainer:
-            self._ended(trainer)
+        if trainer is self._owner:
+            self.leave(trainer)
             self._log(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Ctrl-C, too, which Lightning keeps from the caller."""
-        self._ended(trainer, exception)
-
-    def _ended(self, trainer: Any, error: BaseException | None = None) -> None:
-        if trainer is self._trainer:
-            self._trainer = None
-            self.end(error)
+        self.leave(trainer, exception)
 
     def _log(self, trainer: Any) -> None:
         if found := self.metrics():

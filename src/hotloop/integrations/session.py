@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from hotloop.api.watched import Watched, is_another_process
 from hotloop.core.errors import UsageError
@@ -24,6 +25,8 @@ class Session:
         Watched(steps=steps, out=out, show=show)  # what is wrong with them is raised here
         self._steps, self._out, self._shows = steps, out, show
         self._num_trainings = 0
+        self._owner: Any = None
+        """Whose training it is, also after enough was seen of it."""
         self._watching: Watched | None = None
         self._cost: float | None = None
         """Share of the time that watching took, until a logger was given it."""
@@ -39,20 +42,26 @@ class Session:
             raise UsageError("nothing was seen yet: no training has begun")
         return self.seen.findings
 
-    def begin(self) -> None:
-        """Watch from here on. Raises `UsageError` where this one watches already, and as `hotloop.watch`."""
-        if self._watching is not None:
+    def begin(self, owner: Any) -> None:
+        """Watch from here on. Raises `UsageError` before the training of another owner has ended, and as `hotloop.watch`."""
+        if self._owner is not None:
             raise UsageError(
-                f"this {type(self).__name__} watches another training at this moment",
+                f"this {type(self).__name__} watches another training, which has not ended",
                 do="train one after the other; or give only one of them a callback, of its own",
             )
         number = self._num_trainings + 1
         out = self._out if self._out is None or number == 1 else f"{self._out}-{number}"
         watching = Watched(steps=self._steps, out=out, show=self._shows)
         watching.__enter__()
-        self.seen = self._watching = watching
+        self._owner, self.seen, self._watching = owner, watching, watching
         self._num_trainings = number
         self._cost = None
+
+    def leave(self, owner: Any, error: BaseException | None = None) -> None:
+        """The training of `owner` has ended; nothing where it was another one's."""
+        if owner is self._owner:
+            self._owner = None
+            self.end(error)
 
     def end(self, error: BaseException | None = None) -> None:
         """Say what was seen, once, and let go of torch; the training itself never fails here."""

@@ -62,8 +62,8 @@ def _watched(train: Callable[..., Any]) -> Callable[..., Any]:
         with ExitStack() as watching:
             for each in callbacks:
                 if isinstance(each, TransformersWatch):
-                    each.begin()
-                    watching.push(lambda kind, error, trace, each=each: each.end(error))
+                    each.begin(trainer)
+                    watching.push(lambda kind, error, trace, each=each: each.leave(trainer, error))
             return train(trainer, *args, **kwargs)
 
     watched.is_watched = True  # type: ignore[attr-defined]

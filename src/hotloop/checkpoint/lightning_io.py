@@ -54,7 +54,9 @@ class LightningCheckpointIO(CheckpointIO):  # type: ignore[misc]
         self._removed.append(Path(path))
 
     def teardown(self) -> None:
-        """Wait for the save that is under way, and raise its error."""
-        self._saver.finish()
-        while self._removed:
-            shutil.rmtree(self._removed.pop(), ignore_errors=True)
+        """Wait for the save that is under way, and raise its error: then nothing is removed, for it may be the last good one."""
+        self._saver.wait()
+        removed, self._removed = self._removed, []
+        self._saver.check()
+        for path in removed:
+            shutil.rmtree(path, ignore_errors=True)

@@ -43,3 +43,14 @@ def test_what_waits_to_be_removed_stays_where_the_save_after_it_fails(
     io.remove_checkpoint(first)
     io.teardown()
     assert not first.exists()
+
+
+def test_last_save_to_a_path_is_the_only_one_there(io: Any, tmp_path: Path) -> None:
+    path = tmp_path / "final.ckpt"
+    for step in (990, 1000):
+        io.save_checkpoint({"global_step": step}, path)
+    io.teardown()
+    (path / "step-00001010-0123abcd").mkdir()  # of a save that was killed
+    io.save_checkpoint({"global_step": 100}, path)  # of another run
+    assert io.load_checkpoint(path) == {"global_step": 100}
+    assert [each.name[:13] for each in path.iterdir()] == ["step-00000100"]

@@ -416,6 +416,9 @@ def test_functions_are_the_same_for_a_loop_that_keeps_no_object(tmp_path: Path) 
         ({"loader": torch.utils.data.DataLoader([1, 2])}, "`loader` is a DataLoader, without state_dict"),
         ({"random": nn.Linear(1, 1)}, "`random` is a name of hotloop's own"),
         ({"optimizer": {"../x": nn.Linear(1, 1)}}, "`optimizer` has the key '../x'"),
+        ({"é": nn.Linear(1, 1)}, "`é` is no name for a file"),
+        ({"../x": nn.Linear(1, 1)}, "`../x` is no name for a file"),
+        ({"optimizer": {"é": nn.Linear(1, 1)}}, "`optimizer.é` is no name for a file"),
     ],
 )  # fmt: skip
 def test_what_has_no_state_is_refused_with_what_to_do(
@@ -425,6 +428,13 @@ def test_what_has_no_state_is_refused_with_what_to_do(
         Checkpointer(tmp_path / "new").save(1, **arguments)
     assert caught.value.do
     assert not (tmp_path / "new").exists()
+
+
+def test_part_whose_name_begins_with_an_underscore_is_one_like_any_other(tmp_path: Path) -> None:
+    parts = [{"model": nn.Linear(2, 2), "_ema": nn.Linear(2, 2)} for _ in range(2)]
+    Checkpointer(tmp_path, background=False).save(1, **parts[0])
+    assert Checkpointer(tmp_path).load_latest(**parts[1])
+    assert all(equal(parts[0][name].state_dict(), parts[1][name].state_dict()) for name in parts[0])
 
 
 def test_one_checkpoint_is_too_few_to_keep(tmp_path: Path) -> None:

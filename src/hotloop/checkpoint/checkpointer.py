@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.background import Saver
+from hotloop.checkpoint.entries import FILE_NAME
 from hotloop.checkpoint.loader import random_states, set_random_states, source_of
 from hotloop.checkpoint.nested import Flattened, copied, decode
 from hotloop.checkpoint.ranks import gathered, is_own, num_ranks, rank, refuse_unlike_steps
@@ -233,6 +234,9 @@ def _add(found: dict[str, Any], name: str, part: Any) -> None:
                 raise UsageError(f"`{name}` has the key {key!r}", do="use letters and digits")
             _add(found, f"{name}.{key}", each)
     elif part is not None:
+        if not FILE_NAME.fullmatch(name):
+            do = "use the letters a to z, digits and _"
+            raise UsageError(f"`{name}` is no name for a file", do=do)
         found[name] = part = _bare(part)
         source = source_of(part)  # Accelerate's loader has a state where this has one
         if not (hasattr(source, "state_dict") and hasattr(source, "load_state_dict")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -329,6 +330,71 @@ def test_directory_has_one_process_that_saves_and_is_free_when_that_was_killed(
     assert store.steps(tmp_path) == (7, 8)
 
 
+def save_once(root: Path) -> None:
+    Checkpointer(root, background=False).save(99, model=nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_second_one_of_a_process_waits_for_the_first_and_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: bool
+) -> None:
+    written, go = threading.Event(), threading.Event()
+    real = store.commit
+
+    def late(*args: Any, **named: Any) -> Any:
+        written.set()
+        assert go.wait(120)
+        return real(*args, **named)
+
+    model = nn.Linear(3, 3)
+    first, second = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    wait = first._saver.wait
+    try:
+        monkeypatch.setattr(store, "commit", late)
+        first.save(1, model=model)
+        assert written.wait(120)
+        monkeypatch.setattr(first._saver, "wait", lambda: (go.set(), wait()))
+        if loads:  # as in a notebook's cell that is run again
+            found = second.load_latest(model=model)
+            assert found is not None
+            assert found.step == 1
+        second.save(2, model=model)
+    finally:
+        go.set()
+    second.wait()
+    assert store.steps(tmp_path) == (1, 2)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="another Checkpointer of this process has saved here"):
+            first.save(3, model=model)
+        with first:
+            pass  # it has no lock to give up
+    assert first.load_latest(model=model)
+    first.save(3, model=model)
+    with second:
+        assert in_new_process(save_once, tmp_path) == 1
+    assert in_new_process(save_once, tmp_path) == 1
+    with first:
+        pass
+    assert in_new_process(save_once, tmp_path) == 0
+    assert store.steps(tmp_path) == (3, 99)
+
+
+def test_second_one_that_is_refused_leaves_the_first_alone_and_a_removed_directory_is_a_new_one(
+    tmp_path: Path,
+) -> None:
+    root, model = tmp_path / "checkpoints", nn.Linear(3, 3)
+    first = Checkpointer(root, background=False)
+    first.save(5, model=model)
+    with pytest.raises(UsageError, match="a checkpoint of step 5 is here"):
+        Checkpointer(root).save(1, model=model)
+    first.save(6, model=model)
+    shutil.rmtree(root)
+    with Checkpointer(root) as second:
+        second.save(1, model=model)
+        assert in_new_process(save_once, root) == 1
+    assert store.steps(root) == (1,)
+
+
 def fork_while_saving(root: Path) -> None:
     writing, go = threading.Event(), threading.Event()
     real = store.save
@@ -416,6 +482,9 @@ def test_functions_are_the_same_for_a_loop_that_keeps_no_object(tmp_path: Path) 
         ({"loader": torch.utils.data.DataLoader([1, 2])}, "`loader` is a DataLoader, without state_dict"),
         ({"random": nn.Linear(1, 1)}, "`random` is a name of hotloop's own"),
         ({"optimizer": {"../x": nn.Linear(1, 1)}}, "`optimizer` has the key '../x'"),
+        ({"é": nn.Linear(1, 1)}, "`é` is no name for a file"),
+        ({"../x": nn.Linear(1, 1)}, "`../x` is no name for a file"),
+        ({"optimizer": {"é": nn.Linear(1, 1)}}, "`optimizer.é` is no name for a file"),
     ],
 )  # fmt: skip
 def test_what_has_no_state_is_refused_with_what_to_do(
@@ -425,6 +494,13 @@ def test_what_has_no_state_is_refused_with_what_to_do(
         Checkpointer(tmp_path / "new").save(1, **arguments)
     assert caught.value.do
     assert not (tmp_path / "new").exists()
+
+
+def test_part_whose_name_begins_with_an_underscore_is_one_like_any_other(tmp_path: Path) -> None:
+    parts = [{"model": nn.Linear(2, 2), "_ema": nn.Linear(2, 2)} for _ in range(2)]
+    Checkpointer(tmp_path, background=False).save(1, **parts[0])
+    assert Checkpointer(tmp_path).load_latest(**parts[1])
+    assert all(equal(parts[0][name].state_dict(), parts[1][name].state_dict()) for name in parts[0])
 
 
 def test_one_checkpoint_is_too_few_to_keep(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,23 @@ def test_use_counts_from_the_last_time(own_cache: Path, monkeypatch: pytest.Monk
     make_room()
     assert old.exists()
     assert not new.exists()
+
+
+def test_what_killed_processes_left_goes_and_what_is_being_made_stays(own_cache: Path) -> None:
+    program = (
+        "import os, signal\n"
+        "from hotloop.data.piece_index import _kept\n"
+        "_kept([], (os.kill(os.getpid(), signal.SIGKILL) for _ in '1'))"
+    )
+    killed = subprocess.run([sys.executable, "-c", program], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (killed_in,) = (own_cache / "pieces").iterdir()
+    evicted = entry(own_cache, ".evicted-text-01234567", used_at=1)
+    entry_in_use(own_cache / "prepared" / "0123456789abcdef")
+    made = entry(own_cache, ".0123456789abcdef-01_3456z", used_at=1)
+    other = entry(own_cache, ".hidden", used_at=1)
+    entry_in_use(own_cache / "pieces" / killed_in.name[1:-9])
+    assert [path.exists() for path in (killed_in, evicted, made, other)] == [False] * 2 + [True] * 2
 
 
 def test_directories_outside_the_cache_are_nobodys_business(tmp_path: Path) -> None:

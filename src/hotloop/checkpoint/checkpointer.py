@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.background import Saver
+from hotloop.checkpoint.entries import FILE_NAME
 from hotloop.checkpoint.loader import random_states, set_random_states, source_of
 from hotloop.checkpoint.nested import Flattened, copied, decode
 from hotloop.checkpoint.ranks import gathered, is_own, num_ranks, rank, refuse_unlike_steps
@@ -44,6 +45,10 @@ class Resumed:
     """Newer checkpoints that did not verify, each with what is wrong."""
 
 
+_LOCKS: dict[Path, tuple[int, int, Saver]] = {}
+"""By directory, of this process: descriptor, process, and the saver of the Checkpointer that has it now."""
+
+
 class Checkpointer:
     """Saves a training loop into `directory` and continues it. One process saves there at a time.
 
@@ -58,13 +63,13 @@ class Checkpointer:
         if keep < 2:
             raise UsageError(f"keep is {keep}", do="keep at least 2: the newest may be damaged")
         self.directory = Path(directory).absolute()
+        self._place = self.directory.resolve()
         self.keep = keep
         self.background = background
         self.every_rank = every_rank
         self._saver = Saver(unattended=True)
         self._buffers: dict[str, dict[str, Tensor]] = {}
-        self._lock: tuple[int, int] | None = None
-        """Its descriptor, and the process that holds it."""
+        self._lock: tuple[int, int, Saver] | None = None
         self._step: int | None = None
         """Of the last save, or of what was loaded; -1 where there was nothing to load."""
 
@@ -145,6 +150,11 @@ class Checkpointer:
 
     def newest(self) -> store.Checkpoint | None:
         """The newest checkpoint that verifies, from which training then continues. Warns of those passed over."""
+        held = _LOCKS.get(self._place)
+        if held is not None:
+            held[2].wait()  # also another one's, as of a notebook's cell that is run again
+        if held is not self._lock:
+            self._lock = None
         found, self._problems = store.latest(self.directory)
         for problem in self._problems:
             warnings.warn(f"a checkpoint is passed over: {problem}", RuntimeWarning, stacklevel=3)
@@ -163,25 +173,39 @@ class Checkpointer:
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self._saver.wait()
-        if self._lock is not None and self._lock[1] == os.getpid():
-            os.close(self._lock[0])
-        self._lock, self._buffers = None, {}
+        held = _LOCKS.get(self._place)
+        if held is not None and held is self._lock and held[1] == os.getpid():
+            os.close(_LOCKS.pop(self._place)[0])
+            self._lock = None
+        self._buffers = {}
         if error is None:
             self._saver.check()
 
     def _own(self, step: int) -> None:
-        """Before a save: no other process saves here, and no later checkpoint is left to be continued from."""
-        if self._lock is not None and self._lock[1] == os.getpid():
-            return
-        self._lock = _locked(self.directory), os.getpid()
-        store.remove_uncommitted(self.directory)
+        """Before a save: nobody else saves here, and no later checkpoint is left to be continued from."""
+        process, held = os.getpid(), _LOCKS.get(self._place)
+        if self._lock is not None and self._lock[1] == process:
+            if held is self._lock:
+                return
+            what = "another Checkpointer of this process has saved here since"
+            do = "call load_latest() to continue from what that one saved, or use another directory"
+            raise UsageError(what, where=str(self.directory), do=do)
+        if held is not None:
+            held[2].wait()
+            if held[1] != process or not os.fstat(held[0]).st_nlink:
+                held = None  # it is the parent's, or the directory was removed
+        descriptor = _locked(self.directory) if held is None else held[0]
         there = store.steps(self.directory)
-        if self._step is not None:
-            store.set_aside(self.directory, newer_than=max(0, self._step))
-        elif there and there[-1] >= step:
+        if self._step is None and there and there[-1] >= step:
+            if held is None:
+                os.close(descriptor)
             what = f"a checkpoint of step {there[-1]} is here, of an earlier run, and this is step {step}"
             do = "call load_latest() before the first save, to continue from it, or use another directory"
             raise UsageError(what, where=str(self.directory), do=do)
+        self._lock = _LOCKS[self._place] = descriptor, process, self._saver
+        store.remove_uncommitted(self.directory)
+        if self._step is not None:
+            store.set_aside(self.directory, newer_than=max(0, self._step))
 
 
 def snapshot(states: dict[str, Any], into: dict[str, dict[str, Tensor]]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:  # fmt: skip
@@ -233,6 +257,9 @@ def _add(found: dict[str, Any], name: str, part: Any) -> None:
                 raise UsageError(f"`{name}` has the key {key!r}", do="use letters and digits")
             _add(found, f"{name}.{key}", each)
     elif part is not None:
+        if not FILE_NAME.fullmatch(name):
+            do = "use the letters a to z, digits and _"
+            raise UsageError(f"`{name}` is no name for a file", do=do)
         found[name] = part = _bare(part)
         source = source_of(part)  # Accelerate's loader has a state where this has one
         if not (hasattr(source, "state_dict") and hasattr(source, "load_state_dict")):

@@ -19,7 +19,7 @@ from hotloop.core.untrusted import object_lines, parse_object
 
 SCHEMA = "hotloop.checkpoint/1"
 _DIRECTORY = re.compile(r"step-(\d{8})-[0-9a-f]{8}")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 Size = Annotated[int, Field(ge=0)]
 
 
@@ -93,7 +93,7 @@ def read_manifest(content: bytes, step: int, *, members: frozenset[str]) -> Mani
     if missing := sorted(members - found.files.keys()):
         raise ValueError(f"its manifest does not list {missing[0]}")
     for name in (*found.files, *found.records):
-        if not _FILE.fullmatch(name):
+        if not FILE_NAME.fullmatch(name):
             raise ValueError(f"its manifest names a file outside it: {name!r}")
     return found
 

@@ -19,7 +19,8 @@ from hotloop.core.errors import UsageError
 
 
 class LightningCheckpointIO(CheckpointIO):  # type: ignore[misc]
-    """Each path that Lightning saves to becomes a directory with one checkpoint, written beside the next steps."""
+    """Each path that Lightning saves to becomes a directory with one checkpoint, written beside the next steps. One process saves
+    to a path at a time."""
 
     def __init__(self) -> None:
         self._saver = Saver(unattended=True)
@@ -32,9 +33,7 @@ class LightningCheckpointIO(CheckpointIO):  # type: ignore[misc]
         tensors, state = snapshot({"extra": checkpoint, "random": random_states()}, self._buffers)
         self._buffers = tensors
         step = int(checkpoint["global_step"])
-        # `good_until`: only this one stays, also where an earlier run saved to the same path
-        write = partial(store.save, Path(path), step, tensors=tensors, state=state, keep=2, good_until=-1)  # fmt: skip
-        self._saver.begin(write)
+        self._saver.begin(partial(_save_alone, Path(path), step, tensors=tensors, state=state))
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:  # fmt: skip
         """The checkpoint, on the CPU, if it verifies; random states are as they were."""
@@ -54,7 +53,17 @@ class LightningCheckpointIO(CheckpointIO):  # type: ignore[misc]
         self._removed.append(Path(path))
 
     def teardown(self) -> None:
-        """Wait for the save that is under way, and raise its error."""
-        self._saver.finish()
-        while self._removed:
-            shutil.rmtree(self._removed.pop(), ignore_errors=True)
+        """Wait for the save that is under way, and raise its error: then nothing is removed, for it may be the last good one."""
+        self._saver.wait()
+        removed, self._removed = self._removed, []
+        self._saver.check()
+        for path in removed:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _save_alone(path: Path, step: int, **content: Any) -> None:
+    """Once committed it is the only one in its path, as a file would be: an earlier run may have left a later step there."""
+    saved = store.save(path, step, keep=2, **content)
+    for other in store.entries(path):
+        if other.name != saved.path.name and other.state != "set aside":
+            store.remove(path / other.name)

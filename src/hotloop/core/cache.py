@@ -66,13 +66,16 @@ def cache_limit_bytes() -> int | None:
 def entry_in_use(path: Path) -> None:
     """Keep an entry of the cache, there or not yet, from being taken away while this process lives.
 
-    Waits for an eviction of it that is under way. A path outside the cache is nobody's business. Raises
-    `EnvironmentFailed` when the cache cannot be written.
+    What killed processes left of making or evicting one goes first. Waits for an eviction that is under way.
+    A path outside the cache is nobody's business. Raises `EnvironmentFailed` when the cache cannot be written.
     """
     path = path.resolve()
     is_in_cache = path.parent.parent == cache_directory().resolve() and path.parent.name in KINDS
     if path in _held or not is_in_cache:
         return
+    for left in [left for kind in KINDS for left in (cache_directory() / kind).glob(".*")]:
+        if match := re.fullmatch(r"\.(?:evicted-(.+)|([0-9a-f]{16})-[a-z0-9_]{8})", left.name):
+            _evict(left, match[1] or match[2])
     lock = _lock_of(path)
     with storing(lock, "use the cache"):
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -107,20 +110,20 @@ def make_room() -> list[Entry]:
     for entry in known:
         if total <= limit:
             break
-        if _evict(entry.path):
+        if _evict(entry.path, entry.path.name):
             total -= entry.num_bytes
             gone.append(entry)
     return gone
 
 
-def _evict(path: Path) -> bool:
+def _evict(path: Path, name: str) -> bool:
     with suppress(OSError):
-        _lock_of(path).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = lock_file(_lock_of(path))
+        _lock_of(path.with_name(name)).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = lock_file(_lock_of(path.with_name(name)))
         if descriptor is not None:
             try:
-                doomed = path.with_name(f".evicted-{path.name}")
-                shutil.rmtree(doomed, ignore_errors=True)  # of an eviction that was killed
+                doomed = path.with_name(f".evicted-{name}")
+                shutil.rmtree(doomed, ignore_errors=True)  # left by a kill; `path` may be it
                 path.rename(doomed)  # from here on it is not there, whole or in part
                 shutil.rmtree(doomed, ignore_errors=True)
                 return True

@@ -176,8 +176,10 @@ class StepBook:
             raise self._refused(error) from error
 
     def _write(self, record: StepRecord) -> None:
+        left = memoryview(record.to_json().encode() + b"\n")
         try:
-            self._file.write(record.to_json().encode() + b"\n")
+            while left:  # a disk that fills takes a part of it, and refuses only the next write
+                left = left[self._file.write(left) :]
         except OSError as error:
             again = "free some space, then run the same command again: it continues from the last checkpoint"
             raise self._refused(error, do=again) from error

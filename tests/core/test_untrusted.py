@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.untrusted import parse_json, parse_object, read_bytes
+from hotloop.core import untrusted
+from hotloop.core.untrusted import (
+    TORN,
+    lines_from_end,
+    object_lines,
+    parse_json,
+    parse_object,
+    read_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +63,29 @@ def test_only_a_regular_file_of_some_size_is_read(tmp_path: Path) -> None:
     assert read_bytes(tmp_path / "file", limit_bytes=5) == b"12345"
     with pytest.raises(OSError, match="larger than"):
         read_bytes(tmp_path / "file", limit_bytes=4)
+
+
+def test_lines_of_a_file_that_grows_meanwhile_end_with_the_one_that_was_torn(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(b'{"a": 1}\n\n{"a": ')
+    lines = object_lines(file)
+    assert next(lines) == (1, {"a": 1})
+    assert next(lines) == (3, TORN)
+    with file.open("ab") as end:
+        end.write(b'2}\n{"a": 3}\n')
+    assert list(lines) == []
+    assert list(object_lines(file))[1:] == [(3, {"a": 2}), (4, {"a": 3})]
+
+
+def test_line_without_an_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"{}\n" + bytes(20) + b"\n{}")
+    monkeypatch.setattr(untrusted, "MAX_BYTES", 10)
+    monkeypatch.setattr(untrusted, "BLOCK_BYTES", 4)
+    for lines in (object_lines(tmp_path / "file"), lines_from_end(tmp_path / "file")):
+        next(lines)
+        with pytest.raises(OSError, match="a line is larger"):
+            next(lines)

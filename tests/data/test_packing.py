@@ -108,6 +108,29 @@ def test_index_is_made_once_and_again_when_it_is_damaged(
     assert len(list((own_cache / "pieces").iterdir())) == 2
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_index_that_another_process_finished_meanwhile_is_left_where_it_is(
+    own_cache: Path, is_damaged: bool
+) -> None:
+    tokens = token_stream([5, 7, 3, 9, 2, 30], first_id=1)
+    if is_damaged:
+        packed_index(tokens, 10, content="c")
+        (directory,) = (own_cache / "pieces").iterdir()
+        (directory / "slots").write_bytes(b"")
+    finished: list[int] = []
+
+    def number() -> int:
+        (directory,) = (own_cache / "pieces").glob("[!.]*")
+        return directory.stat().st_ino
+
+    def faster(*_: object) -> None:
+        packed_index(tokens, 10, content="c")
+        finished.append(number())
+
+    packed_index(tokens, 10, content="c", progress=faster)
+    assert finished == [number()]
+
+
 def test_blocks_bound_what_is_packed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = [[4] * 10, [4] * 3]
     whole = packed_index(token_stream(*lengths, first_id=1), 6, content="a")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,22 @@ def test_records_that_cannot_be_written_are_the_environments_failure(tmp_path: P
             full.close(step=0, tokens=8, samples=2, learning_rate=0.1)
             with pytest.raises(EnvironmentFailed, match="No space left"):
                 full.write_closed()
+
+
+def test_record_that_the_disk_takes_a_part_of_ends_the_run_and_is_left_out(tmp_path: Path) -> None:
+    path, (soft, hard) = tmp_path / "steps.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    with StepBook(path, PhaseClock(), CPU) as book:
+        for step in range(2):
+            book.note({"loss": torch.tensor(2.0)})
+            book.close(step=step, tokens=8, samples=2, learning_rate=0.1)
+            if step == 0:
+                book.write_closed()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+            with pytest.raises(
+                EnvironmentFailed, match="cannot write step records: File too large"
+            ):
+                book.write_closed()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [record.step for record in read_steps(path)] == [0]

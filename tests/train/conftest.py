@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from hotloop.core.errors import Interrupted
 from hotloop.data.loader import Batch, Loader
 from hotloop.models.decoder import Decoder
 from hotloop.train import loop
@@ -70,3 +72,26 @@ def dies_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], AbstractConte
                 yield
 
     return dying
+
+
+@pytest.fixture
+def stops_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], AbstractContextManager[None]]:
+    """`with stops_after(n): train(...)`: a SIGTERM comes in the nth update, and the process saves and ends behind it."""
+
+    @contextmanager
+    def stopping(updates: int) -> Iterator[None]:
+        real, done = loop.update, 0
+
+        def stops(*args: Any) -> dict[str, torch.Tensor]:
+            nonlocal done
+            done += 1
+            if done == updates:
+                signal.raise_signal(signal.SIGTERM)
+            return real(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "update", stops)
+            with pytest.raises(Interrupted, match=r"SIGTERM: stopped .* saved at step"):
+                yield
+
+    return stopping

@@ -12,6 +12,7 @@ import gc
 import io
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -26,6 +27,7 @@ from torch import distributed as dist
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
+from hotloop.checkpoint.background import Saver
 from hotloop.cli.main import run
 from hotloop.data.loader import Batch, Loader
 from hotloop.train import group, loop
@@ -38,6 +40,7 @@ NUM_RANKS = 2
 def planted(job: dict[str, Any], rank: int) -> Iterator[None]:
     """The sickness of a job, on the rank that has it."""
     real_batch, real_update, real_compile = Loader.batch, loop.update, run_module.compile_model
+    real_expected_s = Saver.expected_s
     updates = reads = 0
 
     def slow(self: Loader, position: int, num_sequences: int) -> Batch:
@@ -56,6 +59,13 @@ def planted(job: dict[str, Any], rank: int) -> Iterator[None]:
         updates += 1
         if updates > job["dies_after"]:
             raise RuntimeError("planted")
+        return real_update(*args)
+
+    def told(*args: Any) -> Any:
+        nonlocal updates
+        updates += 1
+        if updates == job["told_after"]:
+            signal.raise_signal(signal.SIGTERM)
         return real_update(*args)
 
     def drifts(running: Any, *args: Any) -> Any:
@@ -78,6 +88,10 @@ def planted(job: dict[str, Any], rank: int) -> Iterator[None]:
         Loader.batch = hangs  # type: ignore[method-assign]
     if job.get("sick_rank") == rank and "dies_after" in job:
         loop.update = dies
+    if job.get("sick_rank") == rank and "told_after" in job:
+        loop.update = told
+    if "save_takes_s" in job:
+        Saver.expected_s = lambda *_: job["save_takes_s"]  # type: ignore[method-assign]
     if "backend" in job:  # the whole way through the compiler but for its slow last part
         run_module.compile_model = partial(real_compile, backend=job["backend"])
     try:
@@ -85,6 +99,7 @@ def planted(job: dict[str, Any], rank: int) -> Iterator[None]:
     finally:
         Loader.batch, loop.update = real_batch, real_update  # type: ignore[method-assign]
         run_module.compile_model = real_compile
+        Saver.expected_s = real_expected_s  # type: ignore[method-assign]
         group.DistributedDataParallel = DistributedDataParallel
         dist._DEFAULT_FIRST_BUCKET_BYTES = first_bucket
 

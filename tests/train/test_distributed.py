@@ -104,6 +104,12 @@ JOBS: dict[str, dict[str, Any]] = {
     "rollback beside": {"settings": (*ROLLBACK, "checkpoint.background=true")},
     "other data": {"settings_of_rank_1": ("data.prepared=null", "data.source=python-stdlib")},
     "drifts": {"sick_rank": 1, "drifts": True},
+    "notice": {
+        "settings": ("checkpoint.notice_s=60",),
+        "sick_rank": 1,
+        "told_after": 5,
+        "save_takes_s": 600,
+    },
     "uneven": {"settings": ("train.grad_accum_steps=3",)},
     "contradicted": {"settings": ("train.grad_accum_steps=2",), "in": "plain"},
     "dies": {"sick_rank": 1, "dies_after": 3},
@@ -280,6 +286,14 @@ def test_interrupted_ranks_stop_at_one_step_and_continue_to_the_same_bits(made: 
     for file, tensors in one.items():
         for key, value in tensors.items():
             assert torch.equal(other[file][key], value), (file, key)
+
+
+def test_rank_that_is_told_to_stop_alone_leaves_no_more_time_to_the_others(made: Made) -> None:
+    assert made.code("notice") == made.code("notice", rank=1) == 75
+    said = made.said("notice") + made.said("notice", rank=1)
+    left = r"saving takes 600 s, [1-5]?\d s are left: continuing will start from step 4"
+    assert re.search(rf"stopped after step 6 of 12; {left}", said)
+    assert store.steps(made.directory("notice") / "checkpoints") == (4,)
 
 
 def test_run_begun_by_one_process_is_continued_by_two_and_by_one_again(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from trainings import losses, records, saved, scalars
 
+from hotloop.checkpoint import store
 from hotloop.core.settings import load_settings
 from hotloop.data.loader import Loader
 from hotloop.train.stability import TrainingDiverged
@@ -134,6 +135,21 @@ def test_killed_run_goes_back_to_the_same_place_and_the_same_losses(
     states = [saved(run)[1]["stability"] for run in (killed, whole)]
     assert states[0] == states[1]
     assert states[0]["num_rollbacks"] == 2
+
+
+def test_run_stopped_between_saves_goes_back_to_the_same_place_and_the_same_losses(
+    tiny_config: Path, tmp_path: Path, plant: Plant, stops_after: Dies
+) -> None:
+    plant({7 * 4: SPIKE})
+    train(tiny_config, tmp_path / "whole", "model.dropout=0.1")
+    for updates in (5, 1):
+        with stops_after(updates):
+            train(tiny_config, tmp_path / "stopped", "model.dropout=0.1")
+    assert store.steps(tmp_path / "stopped/checkpoints")[-2:] == (4, 6)
+    train(tiny_config, tmp_path / "stopped", "model.dropout=0.1")
+    (entry,) = rollbacks(tmp_path / "stopped")
+    assert (entry["step"], entry["back_to"], entry["steps_passed_over"]) == (7, 4, 4)
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
 
 
 def test_more_rollbacks_than_allowed_end_the_run(

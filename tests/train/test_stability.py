@@ -346,10 +346,12 @@ def test_settings_without_effect_are_refused(tiny_config: Path, tmp_path: Path) 
         assert fix in (caught.value.do or "")
     with pytest.raises(UsageError, match="has no effect here") as caught:
         train(tiny_config, tmp_path / "run", "stability.spike_factor=3", "train.clip_norm=null")
-    with pytest.raises(UsageError, match=r"checkpoint\.every_steps: 0"):
-        train(
-            tiny_config, tmp_path / "run", "stability.spikes=rollback", "checkpoint.every_steps=0"
-        )
+    for every, why in (("0", "makes none"), ("auto", "lets the clock say")):
+        settings = ("stability.spikes=rollback", f"checkpoint.every_steps={every}")
+        with pytest.raises(
+            UsageError, match=rf"checkpoint\.every_steps: {every}` {why}.*set a number"
+        ):
+            train(tiny_config, tmp_path / "run", *settings)
     assert not (tmp_path / "run").exists()
 
 

@@ -120,6 +120,20 @@ def test_empty_machine_continues_from_what_another_one_uploaded_to_the_same_end(
     assert wholly(url)[0] == 12
 
 
+@pytest.mark.usefixtures("each_uploaded")
+def test_empty_machine_goes_back_from_a_spike_to_where_the_other_one_would_have(
+    tiny_config: Path, tmp_path: Path, plant: Callable[..., None], stops_after: Dies, disk: str
+) -> None:
+    plant({7 * 4: 1000.0})
+    watched = ("stability.spikes=rollback", "stability.window_steps=4", "stability.spike_factor=20")
+    settings = (*watched, f"checkpoint.upload={disk}")
+    with stops_after(5):
+        train(tiny_config, tmp_path / "gone", *settings)
+    train(tiny_config, tmp_path / "new", *settings)
+    (line,) = (tmp_path / "new/rollbacks.jsonl").read_text().splitlines()
+    assert (json.loads(line)["step"], json.loads(line)["back_to"]) == (7, 4)
+
+
 def test_what_is_here_already_is_not_downloaded_and_not_uploaded_again(
     tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str
 ) -> None:

@@ -262,10 +262,15 @@ class LoopConfig(Section):
                 f"`schedule.decay_fraction` {self.schedule.decay_fraction:g} of `train.steps` "
                 f"{self.train.steps}; lower one of them"
             )
-        if self.stability.spikes == "rollback" and not self.checkpoint.every_steps:
+        wrong = {
+            0: "makes none",
+            "auto": "lets the clock say when, and so which data are passed over",
+        }
+        every = self.checkpoint.every_steps
+        if self.stability.spikes == "rollback" and every in wrong:
             raise ValueError(
-                "`stability.spikes: rollback` goes back to checkpoints, and `checkpoint.every_steps: 0` "
-                "makes none; set it"
+                "`stability.spikes: rollback` goes back to checkpoints, and `checkpoint.every_steps: "
+                f"{every}` {wrong[every]}; set a number of steps"
             )
         return self
 

@@ -13,13 +13,14 @@ import os
 import stat
 from collections.abc import Iterator
 from io import BufferedReader
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
 MAX_BYTES = 1 << 28
-"""Bytes of a file that is read whole as one JSON value, or as text."""
-MAX_LINES_BYTES = 1 << 30
-"""Bytes of a file of one JSON value per line."""
+"""Bytes of a file that is read whole as one JSON value, or as text, and of a line of one that is read line by line."""
+BLOCK_BYTES = 1 << 20
+"""Read at once from the end of a file."""
 MAX_DEPTH = 64
 """Lists and objects within each other."""
 MAX_DIGITS = 20
@@ -82,16 +83,38 @@ TORN = "torn: the process ended while writing it"
 def object_lines(path: Path, *, finite: bool = True) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Each line that is not empty: its number, and its JSON object or what is wrong with it.
 
-    A last line that has no end and holds no object is `TORN`. Raises `OSError`.
+    A last line that has no end and holds no object is `TORN`. Raises `OSError`, also for a line of more than `MAX_BYTES`.
     """
-    lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield number, parse_object(line, finite=finite)
-        except ValueError as error:
-            yield number, TORN if number == len(lines) else str(error)
+    with open_regular(path) as file:
+        for number in count(1):
+            whole = file.readline(MAX_BYTES + 1)
+            _check_line(whole, path)
+            line = whole.removesuffix(b"\n")
+            if line.strip():
+                try:
+                    yield number, parse_object(line, finite=finite)
+                except ValueError as error:
+                    yield number, TORN if line == whole else str(error)
+            if line == whole:  # what is added meanwhile is the rest of this line
+                return
+
+
+def lines_from_end(path: Path) -> Iterator[bytes]:
+    """The lines of a regular file, the last one first. Raises `OSError`, also for a line of more than `MAX_BYTES`."""
+    with open_regular(path) as file:
+        begin, line = file.seek(0, os.SEEK_END), b""
+        while begin:
+            size = min(begin, BLOCK_BYTES)
+            begin = file.seek(begin - size)
+            line, *lines = (file.read(size) + line).split(b"\n")
+            yield from reversed(lines)
+            _check_line(line, path)
+        yield line
+
+
+def _check_line(line: bytes, path: Path) -> None:
+    if len(line) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"a line is larger than {MAX_BYTES >> 10:,} KiB", str(path))
 
 
 def _integer(digits: str) -> int:

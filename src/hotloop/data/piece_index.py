@@ -122,12 +122,12 @@ def _make(directory: Path, parts: Iterator[Part]) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
         write_json(temporary / _INDEX, {"schema": _SCHEMA, "sha256": _written(temporary, parts)})
-        shutil.rmtree(directory, ignore_errors=True)
         try:
             temporary.rename(directory)
         except OSError:
-            if _open(directory) is None:  # else another process was faster; it is the same
-                raise
+            if _open(directory) is None:  # else another process was faster: it may be reading it
+                shutil.rmtree(directory, ignore_errors=True)
+                temporary.rename(directory)
         fsync_directory(directory.parent)
     except OSError as error:
         raise storage_error(error, directory, "write an index of documents") from error

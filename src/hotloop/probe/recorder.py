@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.core.untrusted import MAX_LINES_BYTES, parse_object, read_bytes
+from hotloop.core.untrusted import lines_from_end, parse_object
 from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock
 
@@ -33,19 +34,19 @@ PEAK_EVERY_S = 1.0
 def newest_steps(path: Path) -> Iterator[StepRecord]:
     """The records of a file, newest first; none where there is no file. Damaged lines are passed over.
 
-    For a look at the end of a long file: only what is asked for is parsed.
+    For a look at the end of a long file: only what is asked for is read.
     """
     try:
-        lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
+        for line in lines_from_end(path):
+            try:
+                record = StepRecord.from_mapping(parse_object(line))
+            except (ValueError, TypeError):
+                continue
+            yield record
     except FileNotFoundError:
         return
     except OSError as error:
         raise UsageError(f"cannot read step records: {error.strerror}", where=str(path)) from error
-    for line in reversed(lines):
-        try:
-            yield StepRecord.from_mapping(parse_object(line))
-        except (ValueError, TypeError):
-            continue
 
 
 def keep_steps_before(path: Path, step: int) -> None:
@@ -55,14 +56,14 @@ def keep_steps_before(path: Path, step: int) -> None:
     """
     if not path.exists():
         return
-    kept = []
+    kept = BytesIO()  # a list of lines would take several times the file
     for record in read_steps(path) if step else ():
         if record.step < step:
-            kept.append(record.to_json() + "\n")
+            kept.write(record.to_json().encode() + b"\n")
         # What follows was not flushed: a loss of power may have left a hole in it.
         if record.step >= step - 1:
             break
-    write_atomically(path, "".join(kept).encode())
+    write_atomically(path, kept.getvalue())
 
 
 class StepBook:
@@ -176,8 +177,10 @@ class StepBook:
             raise self._refused(error) from error
 
     def _write(self, record: StepRecord) -> None:
+        left = memoryview(record.to_json().encode() + b"\n")
         try:
-            self._file.write(record.to_json().encode() + b"\n")
+            while left:  # a disk that fills takes a part of it, and refuses only the next write
+                left = left[self._file.write(left) :]
         except OSError as error:
             again = "free some space, then run the same command again: it continues from the last checkpoint"
             raise self._refused(error, do=again) from error

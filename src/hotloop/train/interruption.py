@@ -20,6 +20,8 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
+import torch
+
 from hotloop.checkpoint.notices import Notice
 from hotloop.core.errors import ExitCode, Interrupted
 
@@ -191,7 +193,9 @@ def last_save(
 ) -> Interrupted:
     """`save` after `done` steps if that fits into what is left; the end of this process, in words."""
     saver = run.saver
-    left_s = stop.deadline - time.monotonic()
+    own = torch.tensor(stop.deadline - time.monotonic(), dtype=torch.float64)
+    # A notice may reach one machine alone: its rank ends then, and no save with it.
+    left_s = min(float(each["left"]) for each in run.group.gathered({"left": own}))
 
     def planned() -> tuple[str, float, int]:
         """What to do, how long a save takes, and the step that training continues from."""

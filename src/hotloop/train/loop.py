@@ -268,7 +268,7 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
         if run.average is not None:
             tensors |= run.average.files()
         losses = held_out_losses(run.evals_file, run.metric)
-        good_until = run.stability.left_out_since(step)
+        good_until = run.stability.good_until(step)
 
         def keep() -> None:
             saved = store.save(

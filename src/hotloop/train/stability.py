@@ -137,7 +137,7 @@ class TrainingDiverged(HotloopError):
 
 
 class RollBack(Exception):
-    """The run is to go back to its newest checkpoint. Caught in `start.py`, never shown."""
+    """The run is to go back to a checkpoint. Caught in `start.py`, never shown."""
 
     def __init__(self, step: int, spike: Spike) -> None:
         super().__init__(f"step {step}: {spike}")
@@ -154,7 +154,7 @@ class Stability:
     """What a run has seen go wrong, and what it does about it. All of it is in the checkpoint."""
 
     def __init__(self, config: LoopConfig, device: torch.device) -> None:
-        self.config = config.stability
+        self.config, self._save_every = config.stability, config.checkpoint.every_steps
         self.num_skipped = 0
         """Updates left out. Like the spikes, of the steps that led here: what is undone is not counted."""
         self.num_spikes = 0
@@ -240,9 +240,24 @@ class Stability:
         self.steps_passed_over = before.steps_passed_over + from_step + 1 - to_step
         self._just_went_back = True
 
-    def left_out_since(self, done: int) -> int | None:
-        """The step from which on every update was left out, when `done` are done; `None` if the last was made."""
-        return done - self.skipped_in_a_row if self.skipped_in_a_row else None
+    def due_before(self, step: int) -> int:
+        """The last step up to this one after which a save is due, where a spike at `step` sends the run back to.
+
+        Where a process was stopped says nothing: a run that was not has no checkpoint there.
+        """
+        assert isinstance(self._save_every, int), "with rollbacks nothing else is accepted"
+        return step - step % self._save_every
+
+    def good_until(self, done: int) -> int | None:
+        """The step up to which checkpoints stay when `done` are done; `None` where no more than usual are needed.
+
+        What follows the last update that was made may be useless, and what a stop saves between two saves that are due must
+        not push out the one before it.
+        """
+        good = [done - self.skipped_in_a_row] if self.skipped_in_a_row else []
+        if self.config.spikes == "rollback" and self.due_before(done) < done:
+            good.append(self.due_before(done))
+        return max(good, default=None)
 
     def state(self) -> dict[str, Any]:
         """JSON-ready, for the checkpoint. Call it when every closed step's values have been seen."""

@@ -1,7 +1,7 @@
 """From settings to a finished run directory: prepare the data, resolve `auto`, continue or begin.
 
-A rollback (`stability.spikes: rollback`) is a resume inside the process: the newest checkpoint is restored, the
-data since are passed over, and training goes on. `steps.jsonl` then tells of the steps that led to the weights, as
+A rollback (`stability.spikes: rollback`) is a resume inside the process: the newest checkpoint that was due is
+restored, the data since are passed over, and training goes on. `steps.jsonl` then tells of the steps that led to the weights, as
 after any resume; `rollbacks.jsonl` tells what was undone and why. Where a rollback leads is a function of the
 checkpoint and the data alone: a run killed after one and started again does the same once more.
 """
@@ -361,7 +361,7 @@ def train_to_the_end(
     notes: tuple[str, ...],
     warn: Callable[[str], None],
 ) -> tuple[float | None, Evaluation | None]:
-    """`train`, and again from the newest checkpoint for each spike that it goes back from."""
+    """`train`, and again from the checkpoint before it for each spike that it goes back from."""
     if run.group.ranks.is_first:
         keep_rollbacks(run.directory, run.stability.num_rollbacks)
     if run.config.stability.spikes == "rollback" and not run.first_step and stop_after is None:
@@ -387,9 +387,16 @@ def train_to_the_end(
 
 
 def roll_back(run: Run, found: RollBack) -> str:
-    """Restore the newest checkpoint and pass over the data up to the spike. Returns what was done, in words."""
+    """Restore the checkpoint before the spike and pass over the data up to it. Returns what was done, in words."""
     before, run.stability = run.stability, Stability(run.config, run.device)
-    newest, _ = run.group.decided(lambda: store.latest(run.checkpoints))
+    due = before.due_before(found.step)
+
+    def chosen() -> store.Checkpoint | None:
+        if run.uploader is not None and due not in store.steps(run.checkpoints):
+            run.uploader.fetch(run.checkpoints, step=due)
+        return store.latest(run.checkpoints, before=due + 1)[0] or store.latest(run.checkpoints)[0]
+
+    newest = run.group.decided(chosen)
     assert newest is not None, "one was saved before the first step"
     restore(run, newest)
     run.stability.went_back(from_step=found.step, to_step=run.first_step, before=before)

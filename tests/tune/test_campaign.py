@@ -162,7 +162,7 @@ def ledger_of(runner: Runner, rounds: list[list[Fix]], monkeypatch: pytest.Monke
         runner.costs_of[value.name] = result.pairs[0]
         return entry
 
-    monkeypatch.setattr("hotloop.tune.campaign.num_losses", lambda runner, value: 3.0)
+    monkeypatch.setattr("hotloop.tune.value_trials.num_losses", lambda runner, value: 3.0)
     monkeypatch.setattr("hotloop.tune.campaign.with_costs", with_costs)
     monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
     costs = SimpleNamespace(pair_s=lambda plan: 1.0, process_s=lambda steps: 1.0 * steps)

@@ -28,7 +28,7 @@ from hotloop.judge.looks import LOOKS, should_stop
 from hotloop.judge.worth import PAIRS
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.session import SessionResult
-from hotloop.tune.campaign import NO_TIME, OTHERWISE, STARTS, ValueTrials, start_s_of
+from hotloop.tune.value_trials import NO_TIME, OTHERWISE, STARTS, ValueTrials, start_s_of
 from hotloop.tune.options import AUTO
 from hotloop.tune.runner import OptionRunner
 

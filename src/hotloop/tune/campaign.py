@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,160 +22,28 @@ from dataclasses import replace
 from hotloop.core.errors import CommandFailed, first_line
 from hotloop.core.judgement import Diagnosis, Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.core.memory_use import is_for_memory
-from hotloop.doctor.budget import BudgetTooSmall, gain_per_second, num_losses, warn_of_little
+from hotloop.doctor.budget import gain_per_second, warn_of_little
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
-from hotloop.doctor.fix_status import (
-    judged,
-    longer,
-    may_decide,
-    showed,
-    status_of,
-    tried_fix,
-    useless,
-)
+from hotloop.doctor.fix_status import judged, longer, may_decide, showed, status_of, useless
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import LossComparisons
-from hotloop.doctor.trial_costs import (
-    FIRST_PAIRS,
-    LEAST_STEPS,
-    MARGIN,
-    MORE_PAIRS,
-    SLACK,
-    budget_text,
-)
+from hotloop.doctor.trial_costs import FIRST_PAIRS, LEAST_STEPS, MARGIN, MORE_PAIRS, SLACK, budget_text
 from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE, OutOfBudget
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS, divided_levels
-from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.session import SessionResult
 from hotloop.tune.options import Option
-from hotloop.tune.runner import WITHOUT, OptionRunner, arm_name
+from hotloop.tune.runner import OptionRunner, arm_name
+from hotloop.tune.value_trials import NO_TIME, OTHERWISE, STARTS, ValueTrials, changes_training, how_failed, start_s_of
 
-OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwise on purpose")
-NO_TIME = "out of budget"
 OTHER_SPEED = 1.5
 """Of the command as given: beyond it the machine is not what it was."""
 NEARLY = 1.02
 """Times slower than the best that a smaller batch may look."""
-STARTS = 0.5
-"""Share of the seconds that compiling takes in a process that finds what was compiled before it."""
 MOST_JUDGED = 2
 """Values of one option."""
-
-
-class ValueTrials(ABC):
-    """What campaigns over values share: what they may take, what is learnt with a value, what became of it."""
-
-    def __init__(
-        self, runner: OptionRunner, rounds: Sequence[Sequence[Fix]], again: Callable[[str], str]
-    ) -> None:
-        """rounds: values, in the order in which they are tried. again: the command that goes on with such a budget."""
-        self.runner, self.rounds, self.again = runner, rounds, again
-        self.values = [value for each in rounds for value in each]
-        self.tried: dict[str, TriedFix] = {}
-        self.stack: list[Fix] = []
-        self._too_little_memory: set[str] = set()
-        """Names of those that failed for it."""
-        self._comparisons: LossComparisons | None = None
-
-    @staticmethod
-    @abstractmethod
-    def planned(num_values: int, num_options: int) -> tuple[int, int]:
-        """Pairs, and runs for losses, that a first budget should hold: fewer steps are counted where it does not."""
-
-    @abstractmethod
-    def all(self) -> Ledger:
-        """Raises `BudgetTooSmall`, and what trials of the command as given raise."""
-
-    def _check_budget(self, losses: int = 0) -> None:
-        """Raises `BudgetTooSmall` where it does not hold a pair, and so many runs for losses before it."""
-        runner = self.runner
-        pair_s = runner.needed_s(1, losses=losses, reserved=False, place="*")
-        if pair_s > runner.left_s:
-            least = budget_text((runner.budget_s or 0.0) - runner.left_s + MARGIN * pair_s)
-            before = " with those for its losses" if losses else ""
-            raise BudgetTooSmall(
-                f"a pair of runs{before} takes about {pair_s:.0f} s here, more than is left of the budget",
-                do=f"go on with `{self.again(least)}`, or more: the command is not examined again",
-            )
-
-    def _parity(self, asked: Sequence[Fix]) -> Parity:
-        """Whether the command learns the same with all that is kept and these, but for what changes the training."""
-        if any(map(_changes_training, asked)):
-            return OTHERWISE
-        same = [v for v in (*self.stack, *asked) if not _changes_training(v)]
-        same = list(dict.fromkeys(same))
-        if self._comparisons is None:
-            self._comparisons = LossComparisons(self.runner, same)
-        return self._comparisons.of("-".join(each.name for each in same), same).parity
-
-    def _place(self, value: Fix) -> str:
-        """Begins the name of where its pairs on top of what is kept lie."""
-        return arm_name("-".join(each.name for each in (*self.stack, value)))
-
-    def _caught(self, value: Fix, trying: Callable[[Fix], None]) -> None:
-        """A value that fails is told, in the script's own words, and the rest goes on."""
-        self.runner.report(current=value.name)
-        try:
-            trying(value)
-        except WritesOutside as error:
-            self._tell(value, "failed", f"it writes outside the working directory: {error.path}")
-        except OutOfBudget:
-            self._tell_open(value)
-        except CommandFailed as error:
-            if error.arm == BASELINE and not any(each.verdict for each in self.tried.values()):
-                raise
-            self._tell(value, "failed", how_failed(error), do=error.do or "")
-            if error.arm not in (BASELINE, WITHOUT) and is_for_memory(error):
-                self._too_little_memory.add(value.name)
-        tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
-        self.runner.report(tried=tried, current=None, pair=None, process="")
-
-    def _tell_open(self, value: Fix) -> None:
-        """The budget ended before this was measured to its end."""
-        self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
-
-    def _tell(
-        self,
-        value: Fix,
-        status: Status,
-        why: str,
-        result: SessionResult | None = None,
-        do: str = "",
-    ) -> None:
-        option, text = value.value
-        entry = tried_fix(value, status, why, result, details=do or option.details(text))
-        place = str(result.directory.relative_to(self.runner.directory)) if result else None
-        self.tried[value.name] = replace(entry, value=text, directory=place)
-
-    def _needed_s(self, pairs: int, name: str, losses: float = 0.0) -> float:
-        """Seconds of these, of which some may be finished in the place of this name, with so many runs for losses, and those that
-        confirm what is kept."""
-        reserved = self.runner.must_confirm
-        place = f"{name}-{'?' * 16}"
-        return self.runner.needed_s(pairs, losses=losses, reserved=reserved, place=place)
-
-    def _pays(self, pairs: int, name: str, losses: float = 0.0) -> bool:
-        """Whether the budget holds these."""
-        return self.runner.pays_for(self._needed_s(pairs, name, losses))
-
-    def proof_s(self, value: Fix) -> float:
-        """Seconds of what proves a value that is faster: losses, pairs up to the first look, and fresh ones unless it is the only one."""
-        return self.runner.needed_s(
-            LOOKS[0],
-            losses=self._num_losses(value),
-            slower_start_s=STARTS * start_s_of(value.value[0]),
-            reserved=self.rounds[0] != [value],
-            place=f"{self._place(value)}-{'?' * 16}",
-        )
-
-    def _num_losses(self, value: Fix) -> float:
-        """Runs for losses that it may still take."""
-        return 0.0 if _changes_training(value) else num_losses(self.runner, value)
 
 
 class Campaign(ValueTrials):
@@ -263,7 +130,7 @@ class Campaign(ValueTrials):
             enough = result.verdict.num_pairs >= FIRST_PAIRS
             why = f"{'not tried further' if enough else NO_TIME}: {showed(result.verdict)}"
             return self._tell(value, "stopped", why, result)
-        if _changes_training(value) and not value.value[0].is_accepted:
+        if changes_training(value) and not value.value[0].is_accepted:
             return self._show(value, result)
         return self._tell(value, "undecided", f"so far {showed(result.verdict)}", result)
 
@@ -349,7 +216,7 @@ class Campaign(ValueTrials):
             return  # measured as far as it has to be
         if (screened := self.screened.get(value.name)) is None:
             return super()._tell_open(value)
-        compared = value.name in self._learnt or _changes_training(value)
+        compared = value.name in self._learnt or changes_training(value)
         why = "" if compared else ", and whether it learns the same is not known yet"
         self._tell(value, "stopped", f"{NO_TIME}: {showed(screened.verdict)}{why}", screened)
 
@@ -543,14 +410,6 @@ def _looked(entry: TriedFix) -> bool:
     return verdict is not None and verdict.num_pairs >= LOOKS[0]
 
 
-def how_failed(error: CommandFailed) -> str:
-    """In the process's own words, and that it was not that of a value where it was not."""
-    why = error.what.rpartition(f"`{error.arm}` ")[2]
-    why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
-    last = next(reversed((error.do or "").strip().splitlines()), "").strip()
-    return f"{why}: {last}"
-
-
 def other_speed(chosen: Verdict, fresh: Verdict) -> str:
     """What to add where the command as given was much faster or slower when a value was chosen than on the fresh pairs; else nothing."""
     before, now = chosen.baseline_s_per_work, fresh.baseline_s_per_work
@@ -561,12 +420,6 @@ def other_speed(chosen: Verdict, fresh: Verdict) -> str:
         f"; the command as given was {times:.1f} times {word} by then: other programs on this machine began or ended, "
         "so tune beside the work that the training will have"
     )
-
-
-def start_s_of(option: Option) -> float:
-    """Seconds that a value is known to take before its first fast step; another batch is not known to take any."""
-    known = [CATALOGUE[each].start_s for each in option.known.techniques]
-    return 0.0 if option.known.scales else max(known, default=0.0)
 
 
 def likeliest_first(
@@ -581,10 +434,6 @@ def likeliest_first(
         return gain_per_second(gain, seconds)
 
     return sorted(options, key=promise, reverse=True)
-
-
-def _changes_training(value: Fix) -> bool:
-    return value.technique.parity_class == "changes_training"
 
 
 def _unseen_work(value: Fix, verdict: Verdict) -> str:

@@ -21,9 +21,10 @@ from hotloop.doctor.trial_runner import BASELINE
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.trial.session import alone_in
-from hotloop.tune.campaign import Campaign, ValueTrials, likeliest_first
+from hotloop.tune.campaign import Campaign, likeliest_first
 from hotloop.tune.options import Option
 from hotloop.tune.runner import OptionRunner, value_of, with_work, work_of
+from hotloop.tune.value_trials import ValueTrials
 
 
 def run_directory(

@@ -36,7 +36,7 @@ def test_texts_of_one_batch_are_those_that_each_seed_gives_alone(
     trained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompts = tmp_path / "prompts.txt"
-    prompts.write_text("the loop\r\na \n")
+    prompts.write_text("\ufeffthe loop\r\na \n", encoding="utf-8")
     file = tmp_path / "found.json"
     common = (trained, "--tokens", "20", "--top-p", "0.9", "--temperature", "1.5")
     asked = ("--prompt", "reads a batch ", "--prompts", str(prompts), "--count", "2", "--seed", "7")

@@ -76,6 +76,18 @@ def test_memory_limit_is_the_smaller_of_group_and_machine(groups: Path) -> None:
     assert limits.memory_limit_bytes() == 1_000_000
     (groups / "memory.max").write_text(f"{machine * 10}\n")
     assert limits.memory_limit_bytes() == machine
+    (groups / "memory.high").write_text("800000\n")  # beyond which the kernel slows it down
+    assert limits.memory_limit_bytes() == 800_000
+
+
+def test_memory_left_counts_the_cache_of_the_groups_inside(groups: Path) -> None:
+    (groups / "memory.limit_in_bytes").write_text("1000000\n")
+    (groups / "memory.usage_in_bytes").write_text("900000\n")
+    (groups / "memory.stat").write_text("inactive_file 0\ntotal_inactive_file 300000\n")
+    assert limits.memory_left_bytes() == 400_000
+    for name, number in (("current", 500_000), ("max", 1_000_000), ("high", 550_000)):
+        (groups / f"memory.{name}").write_text(f"{number}\n")
+    assert limits.memory_left_bytes() == 350_000  # 50 kB to `high`, and the cache
 
 
 def test_environment_survives_its_file_and_knows_what_matters(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_model_that_trains_goes_on_training_with_dropout() -> None:
 
 
 @pytest.mark.parametrize("top_k", [0, 5])
-@pytest.mark.parametrize("top_p", [1e-9, 0.3, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("top_p", [1e-46, 1e-9, 0.3, 0.8, 0.95, 1.0])
 def test_top_p_chooses_among_the_likeliest_that_reach_it(top_p: float, top_k: int) -> None:
     weights = [0.02, 0.3, 0.1, 0.05, 0.25, 0.08, 0.2]
     logits = torch.tensor(weights).log().repeat(3000, 1)

@@ -118,6 +118,16 @@ def test_a_text_that_grows_is_in_the_end_that_of_all_its_ids(
         assert not each.endswith("\ufffd")
 
 
+def test_a_word_keeps_the_space_between_it_and_the_prompt(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("def f1(x): return x + 1")
+    for place in range(1, len(ids)):
+        text = Text("", 0)
+        text.begin(ids[:place])
+        for number in (*ids[place:], None):
+            text.grow(tokenizer, number)
+        assert tokenizer.decode(ids[:place]) + text.text == tokenizer.decode(ids)
+
+
 def test_a_character_is_shown_when_it_is_whole() -> None:
     *seen, _ = grown(byte_tokenizer(), list("é世\U0001f600!".encode()))
     latin, chinese, smile = "é", "é世", "é世\U0001f600"

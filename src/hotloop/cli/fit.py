@@ -125,5 +125,6 @@ def _where(
         free, _ = torch.cuda.mem_get_info(chosen)
         limit = Limit(memory or free, told if memory else "free on this GPU", free)
         return machine, limit, torch.cuda.get_device_name(chosen)
-    left = memory_left_bytes() or memory_limit_bytes()
+    left = memory_left_bytes()
+    left = memory_limit_bytes() if left is None else left
     return machine, Limit(memory or left, told if memory else "free on this machine", left), "cpu"

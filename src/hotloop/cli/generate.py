@@ -173,7 +173,7 @@ def _show_all(
 
 def _lines(file: Path) -> list[str]:
     try:
-        lines = read_bytes(file).decode().removesuffix("\n").split("\n")
+        lines = read_bytes(file).decode("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = "not UTF-8 text" if isinstance(error, UnicodeError) else error.strerror
         raise UsageError(f"the prompts cannot be read: {why}", where=str(file)) from error

@@ -64,6 +64,7 @@ def write_answers(
         said = [{"role": "user", "content": text.prompt}]
         words = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True) if chats else text.prompt  # fmt: skip
         prompts.append(tokenizer(words, add_special_tokens=not chats)["input_ids"] or [tokenizer.eos_token_id])  # fmt: skip
+        text.begin(prompts[-1])
     most = max(map(len, prompts))
     if most >= longest:
         raise UsageError(f"a prompt has {most} tokens, and the model reads {longest}", do="shorten it")  # fmt: skip

@@ -92,7 +92,7 @@ def memory_bound() -> tuple[int, str] | None:
     total = kernel_number(Path("/proc/meminfo"), "MemTotal:", unit=1 << 10)
     found = [] if total is None else [(total, "the memory of this machine")]
     for directory in control_groups("memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
             words = _words(directory / name)
             if words and words[0] != "max":
                 found.append((int(words[0]), f"the control group {directory}"))
@@ -155,17 +155,21 @@ def shared_memory_left_bytes(place: str = "/dev/shm") -> int | None:
 
 def _left_in(group: Path) -> int | None:
     """Bytes until its limit, with the file cache that it can do without; `None` where it has no limit."""
+    left = []
     for limit, used in (
         ("memory.max", "memory.current"),
+        ("memory.high", "memory.current"),  # beyond it the kernel slows the group down
         ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         try:
-            left = int((group / limit).read_text()) - int((group / used).read_text())
+            left.append(int((group / limit).read_text()) - int((group / used).read_text()))
         except (OSError, ValueError):  # no such file, or "max"
             continue
-        cache = kernel_number(group / "memory.stat", "inactive_file") or 0
-        return max(left + cache, 0)
-    return None
+    if not left:
+        return None
+    file = group / "memory.stat"  # of version 1 `inactive_file` is without the groups inside
+    cache = kernel_number(file, "total_inactive_file") or kernel_number(file, "inactive_file") or 0
+    return max(min(left) + cache, 0)
 
 
 def kernel_number(file: Path, *names: str, unit: int = 1) -> int | None:

@@ -127,6 +127,7 @@ def choose(
     if top_p < 1:  # the likeliest that together reach top_p; Holtzman et al. 2020
         ordered = weights.topk(most).values
         beyond = ordered.cumsum(dim=-1) - ordered >= top_p
+        beyond[:, 0] = False  # also with a top_p that is 0 in fp32
         lowest = ordered.masked_fill(beyond, 1.0).min(dim=-1, keepdim=True).values
         weights = weights.masked_fill(weights < lowest, 0.0)
     return [

@@ -209,12 +209,14 @@ def build_run(
         )
     shape = decoder_shape(config, text.vocabulary_size)
     copies = _COPIES[config.optimizer.name] if device.type == "cpu" else 1
-    refuse_too_large(shape, copies=copies, limit_bytes=memory_limit_bytes())
+    group = group or Group()
+    own_bytes = memory_limit_bytes() // group.ranks.num_local_ranks  # each builds one
+    refuse_too_large(shape, copies=copies, limit_bytes=own_bytes)
     # Built on the CPU, so that a seed gives the same weights on every device.
     model = Decoder(shape).to(device)
     held_out = held_out_batches(config, text, progress=progress)
     work = TextWork(config, batches, held_out)
-    return assemble(config, directory, device, model, work, group or Group(), shape=shape)
+    return assemble(config, directory, device, model, work, group, shape=shape)
 
 
 def set_up_process(config: LoopConfig, device: torch.device) -> None:

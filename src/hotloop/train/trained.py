@@ -140,12 +140,16 @@ class Text:
     """The newest ids: those of the last piece of text, then those that are no whole character yet."""
     _num_shown: int = field(default=0, repr=False)
 
+    def begin(self, prompt: Sequence[int]) -> None:
+        """What is made stands behind these ids: a tokenizer may leave away the space that a text begins with."""
+        self._ids = [*prompt[-4:]]
+        self._num_shown = len(self._ids)
+
     def grow(self, tokenizer: Tokenizer, number: int | None) -> None:
         """Add one token, or with `None` what is left of them."""
         if number is not None:
             self.tokens += 1
             self._ids.append(number)
-        # Behind the piece before: at the start of a text a tokenizer may leave a space away.
         before = len(tokenizer.decode(self._ids[: self._num_shown]))
         now = tokenizer.decode(self._ids)
         if number is None or (len(now) > before and not now.endswith("\ufffd")):
@@ -169,6 +173,8 @@ def write_texts(
     """
     tokenizer, shape = trained.tokenizer, trained.model.shape
     prompts = [tokenizer.encode(text.prompt) or [tokenizer.end_of_text] for text in texts]
+    for text, prompt in zip(texts, prompts, strict=True):
+        text.begin(prompt)
     longest = max(prompts, key=len)
     if len(longest) > shape.context:
         raise UsageError(

@@ -51,10 +51,11 @@ def train(steps, sleep_s=0.0):
 ENTRIES = """
 def entries():
     from torch.utils.data import DataLoader
-    import os, socket, warnings
+    import os, queue, socket, warnings
     return [vars(torch.distributed.ProcessGroup)["allreduce"], torch.nn.Module.__call__, torch.Tensor.backward, torch.Tensor.item, torch.save, torch.autograd.backward,
             DataLoader.__init__, torch.optim.Optimizer.__init__, os.kill, os._exit, os.abort, sys.excepthook, warnings.showwarning,
-            socket.socket.connect, open, print, sys.meta_path[:], hotloop._step_ended]
+            socket.socket.connect, open, print, sys.meta_path[:], hotloop._step_ended,
+            queue.SimpleQueue, {*os.supports_dir_fd}, {*os.supports_fd}]
 def changed(before):
     return [n for n, (a, b) in enumerate(zip(before, entries())) if a is not b and a != b]
 before = entries()

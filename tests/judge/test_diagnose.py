@@ -210,6 +210,8 @@ def test_samples_of_all_ranks_are_counted() -> None:
     first = run(steps=30, step_s=0.1)
     taken = [replace(each, samples=6) for each in first.records]
     first = replace(first, records=tuple(taken))
+    before = replace(first, records=tuple(replace(each, samples=0) for each in taken))
+    assert diagnose(before).steps.samples_per_s is None  # drawn before the steps
     # The last steps of the other were not written.
     other = replace(first, records=tuple(replace(each, samples=2) for each in taken[:-8]))
     assert diagnose(first).steps.samples_per_s == pytest.approx(60)

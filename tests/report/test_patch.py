@@ -7,13 +7,16 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
+import pytest
+
 from hotloop.core.census import Census
+from hotloop.core.command_run import CommandRun
 from hotloop.core.judgement import Diagnosis, Finding, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report.html import Page, render_html
 from hotloop.report.kept_patch import render_pull_request
 from hotloop.report.ledger import fix_rows, render_patch
-from hotloop.runs.run_page import text_of
+from hotloop.runs.run_page import _patch_of, _when, text_of
 from hotloop.runs.stored_run import StoredRun
 
 EDITED = TriedFix(
@@ -46,6 +49,21 @@ def test_patch_names_what_it_edits_and_says_the_rest() -> None:
         "Not in it, to be written by hand:\n"
         "  compile: at train.py:9: write X. Not edited: Y."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [("fix.patch", b"--- a/t.py\n", "--- a/t.py\n"), ("id_rsa", b"secret\n", ""), ("a\0b", None, "")],
+)  # fmt: skip
+def test_a_page_shows_of_the_files_that_a_ledger_names_a_patch_alone(
+    tmp_path: Path, name: str, content: bytes | None, shown: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    examined = CommandRun(("python", "t.py"), str(tmp_path), 1e20, "0")
+    run = StoredRun(tmp_path, command_run=examined, ledger=ledger(EDITED, diff=name))
+    assert _patch_of(run) == shown
+    assert _when(examined) == ", python t.py"  # its time is none
 
 
 def test_without_an_edit_there_is_no_patch() -> None:

@@ -220,7 +220,9 @@ def _steps(records: tuple[StepRecord, ...], others: Sequence[tuple[StepRecord, .
         median_s=median(seconds) if counted else None,
         tokens_per_s=sum(tokens) / wall if counted and len(tokens) == len(counted) else None,
         samples_per_s=(
-            (sum(samples) + theirs) / wall if counted and len(samples) == len(counted) else None
+            (sum(samples) + theirs) / wall
+            if counted and len(samples) == len(counted) and any(samples)  # else it took them before
+            else None
         ),
         left_out=sum(record.left_out or 0 for record in counted),
     )

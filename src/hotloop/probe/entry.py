@@ -117,6 +117,7 @@ class WatchedBuiltin:
         for kept in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
             if original in kept:
                 kept.add(self)  # programs ask whether a function is in there
+                at_end(functools.partial(kept.discard, self))
         at_end(lambda: setattr(self, "__class__", _LetGoBuiltin))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

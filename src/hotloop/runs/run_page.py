@@ -14,6 +14,7 @@ from hotloop.core.course import PairSpeeds
 from hotloop.core.errors import UsageError
 from hotloop.core.files import to_plain
 from hotloop.core.settings import Settings
+from hotloop.core.untrusted import read_bytes
 from hotloop.doctor.collect import num_under_way
 from hotloop.judge.course import arms_course, machine_course, pace, pair_speeds, step_course
 from hotloop.judge.findings import FINDINGS
@@ -196,9 +197,10 @@ def _patch_of(found: StoredRun) -> str:
         return ""
     try:
         file = Path(found.command_run.workdir, found.ledger.diff)
-        return file.read_bytes().decode("utf-8", "replace")  # with its line ends: it is copied
-    except OSError:
+        text = read_bytes(file).decode("utf-8", "replace")  # with its line ends: it is copied
+    except (OSError, ValueError):
         return ""
+    return text if text.startswith("--- ") else ""  # a ledger may name any file
 
 
 def pairs_of(found: StoredRun) -> tuple[PairSpeeds, ...]:
@@ -273,8 +275,11 @@ def _when(examined: CommandRun | None) -> str:
     """The examined command and the day it ran, for the page's title."""
     if examined is None:
         return ""
-    day = datetime.fromtimestamp(examined.started_at, UTC).strftime("%Y-%m-%d")
-    return f", {examined.line}, {day}"
+    try:
+        day = datetime.fromtimestamp(examined.started_at, UTC).strftime(", %Y-%m-%d")
+    except (OverflowError, ValueError, OSError):  # no time
+        day = ""
+    return f", {examined.line}{day}"
 
 
 def _next_command(found: StoredRun) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+import weakref
+from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 from torch.utils.data import Subset
 
 import warm_python
-from hotloop.probe.attach.dataset_state import state_of
+from hotloop.probe.attach.dataset_state import may_change, state_of
 
 
 class Crop:
@@ -53,6 +56,38 @@ def test_a_change_of_what_a_dataset_holds_is_noticed(what: str) -> None:
     assert state_of(whole, None) == before
     CHANGES[what](data)
     assert state_of(whole, None) != before
+
+
+class Cache(UserDict[str, int]):
+    """Remembers what was asked for last."""
+
+    asked: tuple[str, ...] = ()
+
+    def __getitem__(self, key: str) -> int:
+        self.asked += (key,)
+        return super().__getitem__(key)
+
+
+def test_nothing_of_the_datasets_own_is_run_to_look_at_it() -> None:
+    data = Cache({"a": 1})
+    before = state_of(data)
+    assert data.asked == ()
+    data["b"] = 2
+    assert state_of(data) != before
+
+
+def test_a_loop_whose_variables_were_looked_at_lets_go_of_them() -> None:
+    held = weakref.WeakSet[Crop]()
+    data = Pictures()
+
+    def loop() -> int:
+        crop = Crop()
+        held.add(crop)
+        may_change([data], frames=[sys._getframe()], files=[], own=lambda code: False)
+        del crop
+        return len(held)
+
+    assert loop() == 0
 
 
 def test_what_a_collate_method_belongs_to_is_looked_at() -> None:

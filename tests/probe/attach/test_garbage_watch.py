@@ -38,6 +38,18 @@ def test_an_interrupt_that_arrives_in_the_callback_is_raised_after_it(collecting
         collect_and_go_on()
 
 
+@pytest.mark.parametrize("kind", [RecursionError, MemoryError])
+def test_what_only_the_callback_had_no_room_for_is_not_raised_in_the_script(
+    collecting: Any, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    raised: list[Any] = []
+    monkeypatch.setattr(
+        "hotloop.probe.attach.garbage_watch._thread.start_new_thread", lambda *given: raised.append(given)
+    )
+    collecting._unraisable(SimpleNamespace(object=collecting._saw, exc_type=kind))
+    assert raised == []
+
+
 def test_what_others_could_not_raise_is_told_as_ever(
     collecting: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

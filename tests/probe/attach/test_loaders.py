@@ -146,13 +146,16 @@ class Made(torch.utils.data.Dataset):
     def __init__(self): self.mean = torch.ones(8)
     def __len__(self): return 40
     def __getitem__(self, index): return self.mean + torch.rand(8)
-for data in (Held(), Made()):
+class Streamed(torch.utils.data.IterableDataset):
+    def __len__(self): raise NotImplementedError
+    def __iter__(self): return iter(torch.rand(12, 8))
+for data in (Held(), Made(), Streamed()):
     for x in torch.utils.data.DataLoader(data, batch_size=4):
         model(x).sum().backward(); optimizer.step()
 """)
     seen = {use.dataset: use for use in ended.census.loaders}
     assert seen["Held"].in_memory is True
-    assert seen["Made"].in_memory is None
+    assert seen["Made"].in_memory is seen["Streamed"].in_memory is None
     assert (seen["Held"].draws_random, seen["Made"].draws_random) == (False, True)
 
 

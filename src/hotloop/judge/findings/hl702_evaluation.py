@@ -43,7 +43,8 @@ def find(run: JudgedRun) -> Found | None:
     found = run.recurring("eval")
     if found is None:
         return None
-    if found.num > EVERY_STEP * run.breakdown.num_steps or not EVALUATING <= found.share < 1:
+    is_each_step = found.num > 1 and found.every < 1 / EVERY_STEP
+    if is_each_step or not EVALUATING <= found.share < 1:
         return None
     fewer, sentence = less_often(run, "eval", found.share, seen=found, call=None)
     evaluating = [loader for loader in census.loaders if not loader.trains]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+
+from hotloop.probe.attach.sites import variables_of
 
 MOST = 2_000
 """Values that are looked at; what has more is compared by these."""
@@ -131,7 +133,7 @@ def _is_fixed(value: Any) -> bool:
 def _names(objects: Held, frames: Iterable[FrameType]) -> Iterator[str]:
     """How the user's code calls them: variables, and attributes of variables."""
     for frame in frames:
-        for values in (frame.f_locals, frame.f_globals):
+        for values in (variables_of(frame), frame.f_globals):
             for name, value in list(values.items()):
                 if id(value) in objects and not name.startswith("__"):
                     yield name
@@ -153,8 +155,8 @@ def _look(value: Any, depth: int, found: list[object], seen: Held) -> None:
         return
     seen[id(value)] = value
     inner: Iterable[tuple[object, Any]]
-    if isinstance(value, Mapping):
-        inner = value.items()
+    if isinstance(value, dict):  # any other mapping may do something when it is looked at
+        inner = dict.items(value)
         found.append(len(value))
     elif isinstance(value, (list, tuple)):
         inner = enumerate(value)

@@ -64,6 +64,8 @@ class GarbageWatch:
         if unraisable.object != self._saw:
             self._before(unraisable)
             return
+        if issubclass(unraisable.exc_type, (RecursionError, MemoryError)):
+            return  # ours, not a signal's
         _thread.start_new_thread(_raise_again, (threading.get_ident(), unraisable.exc_type))
 
     def _saw(self, phase: str, info: dict[str, int]) -> None:

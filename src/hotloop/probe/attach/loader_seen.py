@@ -175,7 +175,7 @@ def holds_its_data(dataset: Any) -> bool | None:
         return found.pop() if len(found) == 1 else None
     try:
         values, length = list(vars(dataset).values()), len(dataset)
-    except TypeError:
+    except Exception:  # noqa: BLE001 - of a length that is not known, whatever it raises
         return None
     return True if any(_num_rows(value) >= max(2, length) for value in values) else None
 
@@ -197,7 +197,7 @@ def _num_rows(value: Any) -> int:
 def _length(loader: DataLoader[Any]) -> int | None:
     try:
         return len(loader)
-    except (TypeError, NotImplementedError):
+    except Exception:  # noqa: BLE001 - see above
         return None
 
 

@@ -60,7 +60,9 @@ def watch_side_calls(watch: Watch, boundary: Boundary) -> None:
     entry.around_call(logging.Logger, "callHandlers", _booked(watch, "logging", "logging"))
     wait = _waiting(watch)
     entry.around_call(queue.Queue, "get", wait)
-    queue.SimpleQueue = _open_to_hooks(queue.SimpleQueue)  # type: ignore[assignment,misc]
+    theirs, ours = queue.SimpleQueue, _open_to_hooks(queue.SimpleQueue)
+    queue.SimpleQueue = ours  # type: ignore[assignment,misc]
+    entry.put_back(queue, "SimpleQueue", ours, theirs)
     entry.around_call(queue.SimpleQueue, "get", wait)
     after_import(
         {**_logging_and_saving(watch), **_handing_over(wait), **_updating(watch, boundary)},

@@ -28,9 +28,9 @@ from hotloop.judge.looks import LOOKS, should_stop
 from hotloop.judge.worth import PAIRS
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.session import SessionResult
-from hotloop.tune.value_trials import NO_TIME, OTHERWISE, STARTS, ValueTrials, start_s_of
 from hotloop.tune.options import AUTO
 from hotloop.tune.runner import OptionRunner
+from hotloop.tune.value_trials import NO_TIME, OTHERWISE, STARTS, ValueTrials, start_s_of
 
 TOGETHER = 5
 """Values of a round. More save little, and are farther from its process of the command as given."""

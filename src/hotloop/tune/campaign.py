@@ -27,7 +27,14 @@ from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
 from hotloop.doctor.fix_status import judged, longer, may_decide, showed, status_of, useless
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.trial_costs import FIRST_PAIRS, LEAST_STEPS, MARGIN, MORE_PAIRS, SLACK, budget_text
+from hotloop.doctor.trial_costs import (
+    FIRST_PAIRS,
+    LEAST_STEPS,
+    MARGIN,
+    MORE_PAIRS,
+    SLACK,
+    budget_text,
+)
 from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE, OutOfBudget
 from hotloop.judge.compare import looks_faster
@@ -36,7 +43,15 @@ from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.session import SessionResult
 from hotloop.tune.options import Option
 from hotloop.tune.runner import OptionRunner, arm_name
-from hotloop.tune.value_trials import NO_TIME, OTHERWISE, STARTS, ValueTrials, changes_training, how_failed, start_s_of
+from hotloop.tune.value_trials import (
+    NO_TIME,
+    OTHERWISE,
+    STARTS,
+    ValueTrials,
+    changes_training,
+    how_failed,
+    start_s_of,
+)
 
 OTHER_SPEED = 1.5
 """Of the command as given: beyond it the machine is not what it was."""

@@ -44,7 +44,8 @@ def test_what_only_the_callback_had_no_room_for_is_not_raised_in_the_script(
 ) -> None:
     raised: list[Any] = []
     monkeypatch.setattr(
-        "hotloop.probe.attach.garbage_watch._thread.start_new_thread", lambda *given: raised.append(given)
+        "hotloop.probe.attach.garbage_watch._thread.start_new_thread",
+        lambda *given: raised.append(given),
     )
     collecting._unraisable(SimpleNamespace(object=collecting._saw, exc_type=kind))
     assert raised == []

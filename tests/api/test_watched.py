@@ -231,15 +231,21 @@ print(json.dumps("went on"))
 
 def test_an_error_in_the_block_is_the_callers_and_what_was_seen_stays(tmp_path: Path) -> None:
     body = """
+import traceback
+class Broken(torch.nn.Module):
+    def forward(self, x):
+        raise KeyError("mine")
 try:
     with hotloop.watch(show=False, out="kept") as seen:
         train(8)
-        raise KeyError("mine")
+        Broken()(1)
 except KeyError as error:
-    print(json.dumps([str(error), seen.to_dict()["doctor"]["ended"], str(seen)]))
+    print(json.dumps([str(error), seen.to_dict()["doctor"]["ended"], str(seen), traceback.format_exc()]))
 """
-    error, ended, shown = said(ran(body, tmp_path))
+    error, ended, shown, trace = said(ran(body, tmp_path))
     assert (error, ended) == ("'mine'", "failed")
+    assert "loop.py" in trace
+    assert f"hotloop{os.sep}probe" not in trace
     assert (
         "8 steps of warm-up were seen; it takes 50 steps in all, or more: the block ended with an error."
         in shown
@@ -248,6 +254,23 @@ except KeyError as error:
     again = ran(body, tmp_path)  # what is kept is not written over
     assert again.returncode != 0
     assert "kept" in again.stderr
+
+
+def test_ctrl_c_before_the_block_begins_leaves_torch_as_it_was(tmp_path: Path) -> None:
+    body = """
+import hotloop.probe.attach.install as attached
+attach = attached.install
+def interrupted(*args, **given):
+    attach(*args, **given)
+    raise KeyboardInterrupt
+attached.install = interrupted
+try:
+    with hotloop.watch():
+        pass
+except KeyboardInterrupt:
+    print(json.dumps(changed(before)))
+"""
+    assert said(ran(ENTRIES + body, tmp_path)) == []
 
 
 @pytest.mark.parametrize(

@@ -115,16 +115,21 @@ class Watched(Run):
         write_json(self.directory / COMMAND_RUN_FILE, self._run)
         self._watching = ExitStack()
         newest = self._watching.enter_context(telemetry(self.directory))
-        self._finish = install(
-            self.directory,
-            bound="" if self._steps is None else str(self._steps),
-            profile_at_bound=is_little,
-            ended=self._enough,
-            start_s=lambda: time.perf_counter() - began,
-            saw=self.recent.saw,
-            most_cost=0.016,  # to stay below 2 %: it is known a moment late
-            beside_s=lambda: ((sample := newest()) and sample.sampler_s) or 0.0,
-        )
+        self._finish = lambda: None
+        try:
+            self._finish = install(
+                self.directory,
+                bound="" if self._steps is None else str(self._steps),
+                profile_at_bound=is_little,
+                ended=self._enough,
+                start_s=lambda: time.perf_counter() - began,
+                saw=self.recent.saw,
+                most_cost=0.016,  # to stay below 2 %: it is known a moment late
+                beside_s=lambda: ((sample := newest()) and sample.sampler_s) or 0.0,
+            )
+        except BaseException:  # Ctrl-C, too, of which nobody is told that leaves the block
+            self._let_go()
+            raise
         _now.append(self)
         return self
 
@@ -139,8 +144,11 @@ class Watched(Run):
     ) -> None:
         if self.is_idle or self._process != os.getpid():  # a child that was forked ends
             return
+        from hotloop.probe.attach.own_frames import hide_in
+
         _now.remove(self)
         try:
+            hide_in(error)
             self._let_go()
             self._judge(error)
             if self._shows and not isinstance(error, UsageError):  # which alone is to be read

@@ -34,8 +34,12 @@ def hide_own_frames() -> None:
     entry.put_back(sys, "excepthook", show, shows)
 
 
+def hide_in(error: BaseException | None) -> None:
+    """What a script raised has no lines of the probe in its traceback, nor have the errors that led to it."""
+    _hide(error, set())
+
+
 def _hide(error: BaseException | None, seen: set[int]) -> None:
-    """In the error and in those that led to it."""
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         error.__traceback__ = without_own(error.__traceback__)

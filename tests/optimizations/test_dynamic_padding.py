@@ -140,11 +140,37 @@ def test_cut_tensors_can_be_viewed_and_all_else_stays() -> None:
     long = {"input_ids": torch.cat([IDS, IDS], 1), "x": kept, "names": ["a", "b"]}
     for longest, length in ((10, 16), (8, 8), (5, 8), (0, 16)):
         mask = (torch.arange(16)[None] < torch.tensor([[longest], [3 * (longest > 0)]])).long()
-        made = trim({**long, "attention_mask": mask})
-        assert torch.equal(made["input_ids"].view(-1), long["input_ids"][:, :length].flatten())
+        ids = long["input_ids"] * mask
+        made = trim({**long, "input_ids": ids, "attention_mask": mask})
+        assert torch.equal(made["input_ids"].view(-1), ids[:, :length].flatten())
         assert made["attention_mask"].shape == (2, length)
         assert made["x"] is kept
         assert made["names"] == ["a", "b"]
+
+
+def test_targets_that_are_longer_than_their_texts_stay_whole() -> None:
+    scope: dict[str, Any] = {"torch": torch}
+    exec(DEFINITION, scope)
+    mask = torch.zeros(2, 32, dtype=torch.int64)
+    mask[:, :5] = 1
+    ids, targets = mask * 7, torch.full((2, 32), -100)
+    targets[0, :20] = torch.arange(20)
+    batch = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": targets,
+        "short": targets[:, :32] * 0,
+    }
+    batch |= {"position_ids": torch.arange(32).repeat(2, 1)}
+    found = scope["TrimPadding"](lambda made: made)(batch)
+    lengths = {key: value.shape[1] for key, value in found.items()}
+    assert lengths == {
+        "input_ids": 8,
+        "attention_mask": 8,
+        "labels": 32,
+        "short": 8,
+        "position_ids": 8,
+    }
 
 
 def test_a_third_to_all_of_the_padding_goes() -> None:

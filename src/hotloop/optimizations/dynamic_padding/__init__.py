@@ -25,9 +25,11 @@ DEFINITION = f'''class {NAME}:
         kept = min(-(-longest // 8) * 8, length)
 
         def cut(value):
-            if torch.is_tensor(value) and value.dim() > 1 and value.shape[1] == length:
-                return value[:, :kept].contiguous()
-            return value
+            if not torch.is_tensor(value) or value.dim() < 2 or value.shape[1] != length or kept == length:
+                return value
+            rest = value[:, kept:]  # of other texts, as targets, it may be no padding
+            same = (rest == rest.flatten()[0]).all() or (len(rest) > 1 and (rest == rest[:1]).all())
+            return value[:, :kept].contiguous() if same else value
 
         if isinstance(batch, (list, tuple)):
             return type(batch)(map(cut, batch))

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from html import escape
@@ -115,7 +116,7 @@ class Watched(Run):
         write_json(self.directory / COMMAND_RUN_FILE, self._run)
         self._watching = ExitStack()
         newest = self._watching.enter_context(telemetry(self.directory))
-        self._finish = lambda: None
+        self._finish: Callable[[], object] = lambda: None
         try:
             self._finish = install(
                 self.directory,

@@ -19,12 +19,13 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import Costs
 from hotloop.doctor.trial_runner import OutOfBudget
 from hotloop.hardware.limits import Machine
+from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.session import SessionResult
 from hotloop.tune import settings
-from hotloop.tune.campaign import Campaign, other_speed
+from hotloop.tune.campaign import BATCH, DEPEND, Campaign, other_speed
 from hotloop.tune.options import Known, options_of
 from hotloop.tune.runner import arm_name, value_of
 from hotloop.tune.settings import Words, options_for, varied
@@ -287,6 +288,45 @@ def test_larger_microbatches_are_tried_as_long_as_they_bring_more(
     ledger = ledger_of(runner, [[], fixes], monkeypatch)
     assert [each.name for each in ledger.fixes] == names[:tried]
     assert ledger.kept[0].startswith(f"train.microbatch={kept} ")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "beside", "kept"),
+    [
+        (0.95, 1.2, ["train.microbatch=4", "train.compile=true"]),
+        (0.95, 0.9, ["train.microbatch=4"]),
+        (0.6, 1.2, ["train.microbatch=4"]),  # too far away: not screened again
+    ],
+)
+def test_what_depends_on_a_value_that_was_kept_is_screened_once_more_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: float, beside: float, kept: list[str]
+) -> None:
+    given = {"train.microbatch": "1", "train.compile": "false", "c": "0"}
+
+    def value(name: str, text: str, *techniques: str) -> Fix:
+        known = Known("", techniques=techniques)
+        option = Words(name, (text,), known, "bitwise", as_given=given)
+        return value_of(option, text, Diagnosis("balanced", Steps(9, 1, 0.1)), None)
+
+    class Depends(Runner):
+        def timed(self, stacked: list[Fix], fixes: list[Fix], *how: Any, **more: Any) -> Any:
+            self.speeds["train.compile=true"] = beside if stacked else compiled
+            return super().timed(stacked, fixes, *how, **more)
+
+    runner = Depends({"train.microbatch=4": 1.5, "c=1": 0.95}, tmp_path)
+    fixes = [
+        value("train.compile", "train.compile=true", "compile"),
+        value("split", "train.microbatch=4"),
+        value("c", "c=1", "gelu"),
+    ]
+    ledger = ledger_of(runner, [[], fixes], monkeypatch)
+    assert ledger.kept == kept
+    again = [fixes[-1] for stacked, fixes, now in runner.compared if stacked and now == 2]
+    assert again == (["train.compile=true"] if compiled == 0.95 else [])
+
+
+def test_techniques_that_depend_on_each_other_are_in_the_catalogue() -> None:
+    assert {each for pair in DEPEND for each in pair} - {BATCH} <= CATALOGUE.keys()
 
 
 FULL = "train.activation_checkpointing=full"

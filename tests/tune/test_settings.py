@@ -118,6 +118,16 @@ def test_what_does_not_go_with_a_value_is_off_beside_it(on: Any) -> None:
     assert "optimizer.fused=false" in values(rest)  # clipping stays as it is given
 
 
+def test_what_this_machine_cannot_use_is_told_with_the_reason(on: Any) -> None:
+    on(replace(FAST, why_no_compile="there is no compiler"))
+    _, rest = tuning.options_for(load_settings(PLAIN, ["optimizer.fused=true"]), ())
+    told = {each.name: each for each in tuning.not_usable(rest)}
+    assert told.keys().isdisjoint(values(rest))
+    assert told["train.precision=tf32"].status == "not_tried"
+    assert told["train.precision=tf32"].why.startswith("cannot be used here: tf32 is a mode of")
+    assert told["train.compile=blocks"].why == "cannot be used here: there is no compiler"
+
+
 def test_what_can_only_be_slower_is_not_tried(on: Any) -> None:
     on(FAST)
     for given in ((), ("train.activation_checkpointing=full",)):

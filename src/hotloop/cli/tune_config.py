@@ -62,7 +62,10 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int
     def told(ledger: Ledger) -> Ledger:
         best = [str(out)] if ledger.kept else words
         launched = f"torchrun --standalone --nproc-per-node={ranks} -m " if ranks > 1 else ""
-        return replace(ledger, run_with=launched + shlex.join(["hotloop", "train", *best]))
+        fixes = (*ledger.fixes, *tuning.not_usable(rest))
+        return replace(
+            ledger, fixes=fixes, run_with=launched + shlex.join(["hotloop", "train", *best])
+        )
 
     def write(ledger: Ledger) -> None:
         if any(each.verdict for each in ledger.fixes):

@@ -4,7 +4,7 @@
 screened   every value, the likeliest option for the time that it takes first: two pairs against the command as given. What makes a round of its own
            comes before: the next rounds are screened on top of what it left
 judged     of each option what looked best, on top of what is kept: its losses where they must stay what they are, and
-           pairs up to a planned look that decides
+           pairs up to a planned look that decides. What is known to depend on a value that was kept is screened once more beside it
 together   all that is kept against the command as given, on pairs of their own: the number to believe. What was alone in the
            first round, and is alone in what is kept, was chosen by nobody: its own pairs are that number
 shown      the best of what changes the training and was not accepted, up to a look, with what the budget left
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hotloop.core.errors import CommandFailed, first_line
@@ -59,6 +59,11 @@ NEARLY = 1.02
 """Times slower than the best that a smaller batch may look."""
 MOST_JUDGED = 2
 """Values of one option."""
+BATCH = "batch"
+DEPEND = (("checkpointing", BATCH), ("compile", BATCH), ("compile", "dynamic_padding"), ("precision", "fused_optimizer"))  # fmt: skip
+"""Techniques whose gain depends on each other, and on the size of batches."""
+HOPELESS = 0.9
+"""A ratio that no such dependence is expected to make up for."""
 
 
 class Campaign(ValueTrials):
@@ -95,8 +100,12 @@ class Campaign(ValueTrials):
             for key in dict.fromkeys(each.value[0].key for each in asked):
                 asked += self._larger(key)
             ranked = [each for each in self._ranked() if each in asked]
+            before = len(self.stack)
             for key in dict.fromkeys(each.value[0].key for each in ranked):
                 self._judge_option(key)
+            for value in self._dependent(ranked, self.stack[before:]):
+                self._caught(value, self._screen)
+                self._judge_option(value.value[0].key)
         together = self._confirmed()
         if not self._soaked():
             together = self._confirmed()
@@ -179,6 +188,16 @@ class Campaign(ValueTrials):
                 break
             found.append(self._also(ranked[0], option, further))
         return found
+
+    def _dependent(self, screened: Sequence[Fix], kept: Sequence[Fix]) -> Iterator[Fix]:
+        """The fastest value of each option whose gain depends on what was kept after it was screened, while the budget holds one."""
+        best = {each.value[0].key: each for each in reversed(screened)}
+        for value in best.values():
+            settled = any(each.value[0].key == value.value[0].key for each in self.stack)
+            is_asked = any(_depend(value, other) for other in kept)
+            is_near = self._ratio(value) >= HOPELESS
+            if is_asked and is_near and not settled and self._pays(FIRST_PAIRS, self._place(value)):
+                yield value
 
     def _also(self, value: Fix, option: Option, text: str) -> Fix:
         """Another value, screened behind this one."""
@@ -449,6 +468,15 @@ def likeliest_first(
         return gain_per_second(gain, seconds)
 
     return sorted(options, key=promise, reverse=True)
+
+
+def _depend(one: Fix, other: Fix) -> bool:
+    """Whether the gain of one is known to depend on the other."""
+    kinds = [
+        {BATCH} if option.batch(text) else {*option.known.techniques}
+        for option, text in (one.value, other.value)
+    ]
+    return any(a in kinds[0] and b in kinds[1] for each in DEPEND for a, b in (each, each[::-1]))
 
 
 def _unseen_work(value: Fix, verdict: Verdict) -> str:

@@ -14,7 +14,7 @@ from hotloop.core.child import STEP_CLOCK_SAMPLES
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import ParityClass
-from hotloop.core.ledger import Ledger
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.ranks import Ranks
 from hotloop.core.settings import Settings, load_stored
 from hotloop.hardware.device import pick_device, read_machine
@@ -54,6 +54,8 @@ class Words(Option):
     """What is tuned; `None`: nobody knows what else it could have."""
     larger: tuple[str, ...] = field(default=(), compare=False)
     """Values beyond these that are tried where the largest so far is the fastest, in order."""
+    unusable: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Why, by value that this machine cannot use."""
 
     @property
     def reshapes(self) -> bool:
@@ -239,8 +241,11 @@ def options_for(
         values = [chosen[each.key], given[each.key], each.off, *each.settings]
         values += [v for v in each.trainer_settings if each.is_worth_trying(machine, v)]
         values = [v for v in values if _takes(settings, each.key, v)]
-        usable = (_usable(each, v, chosen, machine, pinned) for v in dict.fromkeys(values))
-        rest.append(words(each.key, filter(None, usable), each.parity_class, each.name))
+        found = {v: _beside(each, v, chosen, machine, pinned) for v in dict.fromkeys(values)}
+        usable = [has for has, _ in found.values() if has]
+        unusable = {_word(each.key, v): why for v, (_, why) in found.items() if why}
+        option = words(each.key, usable, each.parity_class, each.name)
+        rest.append(replace(option, unusable=unusable))
     if THREADS not in pinned:
         most = max(machine.num_threads, int(given[THREADS]))
         counts = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
@@ -254,7 +259,16 @@ def options_for(
                 nearest, larger=tuple(sorted(splits, key=lambda each: nearest.batch(each) or 0))
             )
         )
-    return first, [each for each in rest if each.values]
+    return first, [each for each in rest if each.values or each.unusable]
+
+
+def not_usable(options: Iterable[Words]) -> list[TriedFix]:
+    """Of the ledger: values that this machine cannot use."""
+    return [
+        TriedFix(value, value, "not_tried", f"cannot be used here: {why}")
+        for each in options
+        for value, why in each.unusable.items()
+    ]
 
 
 def _takes(settings: Settings[Any], key: str, value: Any) -> bool:
@@ -278,24 +292,26 @@ def shapes_for(settings: Settings[Any], named: Sequence[str]) -> list[Words]:
     ]
 
 
-def _usable(
+def _beside(
     technique: Optimization,
     value: Any,
     chosen: Mapping[str, Any],
     machine: Machine,
     pinned: Collection[str],
-) -> str | None:
-    """The words for a value beside all that `auto` chose, with what does not go with it turned off; `None` where it cannot be used."""
+) -> tuple[str, str]:
+    """The words for a value beside all that `auto` chose, with what does not go with it turned off; and why it cannot be used."""
     beside = {**chosen, technique.key: value}
-    off = [
-        each
-        for each in CONFIGURED.values()
-        if each.why_not(machine, beside[each.key], beside)
-        and (each is technique or not each.why_not(machine, chosen[each.key], chosen))
-    ]
-    if technique in off or any(each.key in pinned for each in off):
-        return None
-    return " ".join([_word(technique.key, value), *(_word(each.key, each.off) for each in off)])
+    off = []
+    for each in CONFIGURED.values():
+        why = each.why_not(machine, beside[each.key], beside)
+        if not why or (each is not technique and each.why_not(machine, chosen[each.key], chosen)):
+            continue
+        if each is technique:
+            return "", why
+        if each.key in pinned:
+            return "", f"{_word(each.key, beside[each.key])} stays, and {why}"
+        off.append(each)
+    return " ".join([_word(technique.key, value), *(_word(o.key, o.off) for o in off)]), ""
 
 
 def varied(option: Option, given: Settings[Any]) -> Words:

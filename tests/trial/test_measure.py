@@ -20,6 +20,7 @@ from hotloop.core.step import StepRecord
 from hotloop.hardware.environment import read_host
 from hotloop.trial.arm import Arm, refuse_missing
 from hotloop.trial.measure import drop_torn_libraries, load_measurement, measure
+from hotloop.trial.memory_group import memory_group
 from hotloop.trial.process import Finished
 from hotloop.trial.process_measurement import measurement_of
 
@@ -211,6 +212,27 @@ def test_a_trainer_that_says_at_length_where_its_memory_went_ran_out_of_it(
     ends = "`plain` ended with exit code 4"
     assert failed.value.what == ends + ": it ran out of memory" * is_told
     assert is_for_memory(failed.value) == is_told
+
+
+@pytest.mark.parametrize("by", ["itself", "a child"])
+def test_a_bounded_command_that_takes_more_than_was_free_ran_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    with memory_group(200 << 20) as group:
+        if group is None:
+            pytest.skip("no memory control group can be made here")
+    monkeypatch.setattr("hotloop.trial.measure.memory_left_bytes", lambda: 200 << 20)
+    takes = "held = bytearray(400 << 20)\nfor i in range(0, len(held), 4096): held[i] = 1"
+    if by == "a child":
+        takes = (
+            f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {takes!r}], check=True)"
+        )
+    arm = Arm("a", (sys.executable, "-c", takes), "none")
+    assert run(arm, tmp_path / "free").returncode == 0
+    with pytest.raises(CommandFailed) as failed:
+        run(replace(arm, bounded=True), tmp_path / "bounded")
+    assert "out of memory, of which 210 MB were free" in failed.value.what
+    assert is_for_memory(failed.value)
 
 
 def test_own_trainer_writes_its_run_where_it_is_told(

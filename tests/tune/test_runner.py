@@ -12,6 +12,7 @@ from loader_uses import loader_use
 from hotloop.core.census import Census
 from hotloop.core.judgement import Diagnosis, Steps
 from hotloop.doctor import batch_memory
+from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import Costs
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
@@ -24,8 +25,16 @@ GIVEN = ("--num-workers=2", "--prefetch-factor=2", "--batch-size=32", "--accum-s
 
 def reason(directory: Path, *varied: str, seen: dict[str, Any] | None = None) -> str | None:
     """Of all these values together, for batches of 10 MB."""
+    runner, fixes = tried(directory, *varied, seen=seen)
+    return runner.reason_too_large(fixes)
+
+
+def tried(
+    directory: Path, *varied: str, seen: dict[str, Any] | None = None, device: str = "cpu"
+) -> tuple[OptionRunner, list[Fix]]:
+    """All these values, and what runs them."""
     loader = {"num_workers": 2, "prefetch_factor": 2, "batch_size": 32, "batch_bytes": 10 * MB}
-    census = Census("cpu", loaders=(loader_use("train.py:3", **loader | (seen or {})),))
+    census = Census(device, loaders=(loader_use("train.py:3", **loader | (seen or {})),))
     command = (sys.executable, "train.py", *GIVEN, "--tokenize-workers=2")
     options = options_of(varied, (), (), command)
     runner = OptionRunner(
@@ -39,7 +48,7 @@ def reason(directory: Path, *varied: str, seen: dict[str, Any] | None = None) ->
         options=options,
     )
     diagnosis = Diagnosis("balanced", Steps(9, 1, 0.1))
-    return runner.reason_too_large([value_of(o, o.values[0], diagnosis, census) for o in options])
+    return runner, [value_of(o, o.values[0], diagnosis, census) for o in options]
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +97,23 @@ def test_values_that_fit_or_are_of_something_else_are_not(
 def test_an_option_that_the_loader_was_not_seen_to_follow_tells_nothing(tmp_path: Path) -> None:
     assert reason(tmp_path, "--num-workers=8", seen={"num_workers": 1}) is None
     assert reason(tmp_path, "--batch-size=64", seen={"batch_size": 8}) is None
+
+
+@pytest.mark.parametrize(
+    ("varied", "device", "bounded"),
+    [
+        (["--batch-size=64"], "cpu", True),
+        (["--num-workers=0", "--batch-size=64"], "cpu", True),
+        (["--micro-batch-size=8"], "cpu", True),  # nobody knows what it is
+        (["--batch-size=16"], "cpu", False),
+        (["--accum-steps=64"], "cpu", False),
+        (["--num-workers=8"], "cpu", False),
+        (["--batch-size=64"], "cuda:0", False),
+    ],
+)
+def test_larger_batches_are_bounded_by_the_memory_that_is_free(
+    varied: list[str], device: str, bounded: bool, tmp_path: Path
+) -> None:
+    runner, fixes = tried(tmp_path, *varied, device=device)
+    assert runner.with_fixes("a", fixes).bounded is bounded
+    assert runner.with_fixes("a", []).bounded is False

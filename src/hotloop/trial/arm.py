@@ -49,6 +49,8 @@ class Arm:
     """Cannot write outside of the copy that it runs in; no effect where it runs in place. `fenced` in JSON."""
     inputs: tuple[Path, ...] = ()
     """Files that the command reads and that decide what it does: other contents make another arm."""
+    bounded: bool = False
+    """Ended where it takes more memory than is free as it begins, where a control group can be made. Makes no other arm."""
     edited: Mapping[str, bytes] = field(default_factory=dict)
     """Path relative to the working directory -> what that file holds in the trial. The file itself stays."""
 

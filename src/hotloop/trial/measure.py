@@ -31,10 +31,11 @@ from hotloop.core.files import read_json, storage_error, storing, to_plain, writ
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.memory_use import read_memory_notes, refuses_memory
 from hotloop.hardware.environment import read_host
-from hotloop.hardware.limits import memory_kills
+from hotloop.hardware.limits import memory_kills, memory_left_bytes
 from hotloop.judge.memory import killed_for_memory, out_of_memory
 from hotloop.probe import write_guard
 from hotloop.report.memory import out_of_memory_answer
+from hotloop.report.numbers import size
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
 from hotloop.trial.forking import ForkServer
 from hotloop.trial.isolation import (
@@ -47,6 +48,7 @@ from hotloop.trial.isolation import (
     temporary_directory,
     without_own_variables,
 )
+from hotloop.trial.memory_group import memory_group
 from hotloop.trial.process import Finished, Tick, run_process, tail
 from hotloop.trial.process_measurement import measurement_of, was_stopped
 from hotloop.trial.sandbox.layered import (
@@ -65,6 +67,8 @@ MEASUREMENT_FILE = "measurement.json"
 LOG_FILE = "log.txt"
 TOLD, TOLD_LINES = "    error: out of memory\n", 80
 """How our own trainer begins to say where its memory went, and lines that it says that in, at most."""
+RESERVED_BYTES = 1 << 29
+"""Of the memory that is free: what a bounded process leaves to all others, at most a tenth of it."""
 MAX_PADDING = 4096
 """Bytes. The size of the environment shifts the stack and with it speed; drawn for each process,
 the shift becomes noise that pairs average out instead of a bias of one arm."""
@@ -129,8 +133,15 @@ def measure(
     command, work = _prepared(arm, directory, cache, workdir)
     drop_torn_libraries(cache)
     environment = read_host(workdir=arm.workdir)
-    kills = memory_kills(None)
-    with temporary_directory(directory) as temporary:
+    free = memory_left_bytes() if arm.bounded else None
+    bound = (
+        contextlib.nullcontext()
+        if free is None
+        else memory_group(free - min(free // 10, RESERVED_BYTES))
+    )
+    with temporary_directory(directory) as temporary, bound as group:
+        path = None if group is None else group.path
+        kills = memory_kills(path)
         env = _variables(arm, plan, directory, temporary, cache, seed)
         if schedule is not None:
             env[child.TOGGLED] = schedule.to_json()
@@ -145,16 +156,19 @@ def measure(
             timeout_s=plan.timeout_s,
             name=arm.name,
             tick=tick,
+            group=group,
         )
         finished = _run(command, arm, directory, temporary, cache, workdir, process, server)
+        killed = killed_for_memory(kills, memory_kills(path), None)
     # What started it may take the end of it for a failure, as what executes a notebook does.
     if finished.returncode and not was_stopped(run):
         said = tail(log)
-        killed = killed_for_memory(kills, memory_kills(None), None)
         how = describe_end(finished.returncode, killed)
         note = next(iter(read_memory_notes(run)), None)
         if note is not None and (ended := out_of_memory(note, killed=None)) is not None:
             how += f": {out_of_memory_answer(ended)}"
+        elif killed == "yes":
+            how += f": it ran out of memory, of which {size(free or 0)} were free as it began"
         elif finished.returncode > 0 and (refuses_memory(said) or TOLD in tail(log, TOLD_LINES)):
             how += ": it ran out of memory"
         raise CommandFailed(

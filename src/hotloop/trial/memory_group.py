@@ -27,6 +27,11 @@ class MemoryGroup:
         enter = 'echo $$ > "$0" && exec "$@"'
         return ["/bin/sh", "-c", enter, str(self.path / "cgroup.procs"), *command]
 
+    def take(self, pid: int) -> None:
+        """Move a process into the group that has just begun, and with it all that it will start."""
+        with suppress(OSError):  # it has ended, or the user may not
+            _write(self.path / "cgroup.procs", str(pid))
+
 
 @contextmanager
 def memory_group(limit_bytes: int) -> Iterator[MemoryGroup | None]:
@@ -35,7 +40,7 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup | None]:
     try:
         own = innermost_group()
         if own is not None:  # only below it: beside it, the limits above would no longer hold
-            made = _made(own / f"hotloop-fit-{os.getpid()}", limit_bytes)
+            made = _made(own / f"hotloop-{os.getpid()}", limit_bytes)
         yield None if made is None else MemoryGroup(made)
     finally:
         for _ in range(50 if made is not None else 0):  # the last process of it may be ending

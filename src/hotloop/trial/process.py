@@ -21,6 +21,7 @@ from hotloop.core.files import storing
 from hotloop.hardware.telemetry import OtherPrograms
 from hotloop.trial import watchdog
 from hotloop.trial.forking import Forked
+from hotloop.trial.memory_group import MemoryGroup
 
 GRACE_S = 5.0
 """Seconds between asking a process to end and ending it."""
@@ -61,8 +62,9 @@ def run_process(
     name: str,
     tick: Tick | None = None,
     begin: Callable[..., Process] | None = None,
+    group: MemoryGroup | None = None,
 ) -> Finished:
-    """Run `command` to its end, stdout and stderr into `log`. begin: `start`, or one that forks it.
+    """Run `command` to its end, stdout and stderr into `log`. begin: `start`, or one that forks it. group: holds it.
 
     However this returns or raises, no process of the command is left. Raises `CommandFailed` after
     `timeout_s`, `UsageError` when the command cannot be started, `EnvironmentFailed` when the log
@@ -90,6 +92,8 @@ def run_process(
                 start_new_session=True,  # the terminal's Ctrl-C reaches hotloop alone, which decides
             )
             guard.tell(f"group {process.pid}")
+            if group is not None:
+                group.take(process.pid)
             others = OtherPrograms(process.pid)
             if not _wait(process, began, timeout_s, tick, others):
                 raise CommandFailed(

@@ -161,6 +161,12 @@ class Option:
         """Samples that go through the model at once with a value; `None`: it does not say."""
         return int(value) if self.known.scales == "samples" and value.isdigit() else None
 
+    def enlarges(self, value: str, command: Sequence[str]) -> bool:
+        """Whether more samples go through the model at once than in the command, for all that it says."""
+        given = self.given(command) or ""
+        least = int(given) if given.isdigit() else 0
+        return self.is_batch_size and (self.batch(value) or 0) > least
+
     def saving(self, value: str, command: Sequence[str]) -> tuple[Option, str] | None:
         """A value that memory was too small for, with the next technique that saves some beside it; `None`: nobody knows one.
 

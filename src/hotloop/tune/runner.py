@@ -82,6 +82,10 @@ class OptionRunner(TrialRunner):
         for option, text in (fix.value for fix in fixes):
             command, env = option.applied(command, env, text)
         arm = replace(self.baseline, name=arm_name(name), command=command, env=env)
+        if self.census is not None and self.census.device == "cpu":  # a GPU refuses by itself
+            now = self.baseline.command
+            larger = any(option.enlarges(text, now) for option, text in (f.value for f in fixes))
+            arm = replace(arm, bounded=larger)
         return (self.with_work or partial(with_work, options=self.options))(arm)
 
     def reason_too_large(self, fixes: Sequence[Fix]) -> str | None:

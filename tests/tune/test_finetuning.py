@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 
 from hotloop.cli import doctor_session
 from hotloop.cli.main import run
+from hotloop.cli.tune_config import of_config
 from hotloop.core.child import GIVEN, NO_DROPOUT, STEP_CLOCK_SAMPLES
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.core.files import read_json
@@ -264,6 +266,28 @@ def test_setting_that_is_varied_is_one_of_a_fine_tuning(config: Path, capfd: Any
     assert "unknown key `data.source`" in capfd.readouterr().err
     (option,) = options_of(("train.microbatch=32",), (), (), ("x",))
     assert tuning.varied(option, load_stored(config)).parity_class == "changes_training"
+
+
+def test_examples_and_model_of_a_fine_tuning_are_part_of_what_was_tuned_before(
+    config: Path,
+) -> None:
+    def file_of(*words: str) -> Path:
+        given: dict[str, tuple[str, ...]] = dict.fromkeys(
+            ("vary", "parity", "accept", "accumulate_with"), ()
+        )
+        asked = of_config((str(config), *words), None, given)
+        assert asked.earlier is not None
+        return asked.earlier.file
+
+    before = file_of()
+    shutil.copy("tweets.csv", "copy.csv")
+    assert file_of("data.file=copy.csv", "train.epochs=1", "name=b") == before
+    assert file_of("model.max_tokens=16") != before
+    Path("copy.csv").write_text(Path("tweets.csv").read_text().replace(" ", " more ", 5))
+    assert file_of("data.file=copy.csv") != before
+    made_for = Path("bert/config.json")
+    made_for.write_text(made_for.read_text() + "\n")
+    assert file_of() != before
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_more_ranks_than_the_machine_has_are_told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor_session, "examined_command", examined)
     monkeypatch.setattr(tune_config, "cpu_quota", lambda: 2.0)
-    monkeypatch.setattr(tune_config, "prepare_data", lambda settings, directory: None)
+    monkeypatch.setattr(tune_config, "prepare_data", lambda settings: None)
     Path("tiny.yaml").write_text(CONFIG)
     call = ["tune", "tiny.yaml", "--ranks", "3", "train.grad_accum_steps=3"]
     assert run([*call, "train.device=cpu"]) == ExitCode.USAGE
@@ -438,8 +438,13 @@ def test_a_config_is_tuned_written_and_trained_with(
     assert json.loads(Path("found.json").read_text())["kept"] == list(found.kept)
 
     Path("tuned.yaml").rmdir()
-    assert run(call) == ExitCode.FINE  # nothing is measured again
-    assert load_settings(Path("tuned.yaml")).origin("eval.every_steps").startswith("tuned: ")
+    Path("other.yaml").write_text(CONFIG.replace("name: tiny", "name: other"))
+    for config in ("tiny.yaml", "other.yaml"):  # nothing is measured again
+        assert run(["tune", config, *call[2:]]) == ExitCode.FINE
+        assert "this work was tuned before" in capfd.readouterr().err
+        settings = load_settings(Path("tuned.yaml"))
+        assert settings.origin("eval.every_steps").startswith("tuned: ")
+    assert settings.config.name == "other-tuned"
     assert {
         each: each.stat().st_mtime_ns for each in Path("runs").rglob("measurement.json")
     } == made

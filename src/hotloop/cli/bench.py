@@ -213,7 +213,7 @@ def _of_command(command: tuple[str, ...], only: tuple[str, ...], out: Path | Non
 
 def _of_config(words: tuple[str, ...], only: tuple[str, ...], out: Path | None) -> Asked:
     from hotloop.bench.effectiveness import chosen_options
-    from hotloop.cli.tune_config import prepare_data, settings_of
+    from hotloop.cli.tune_config import prepare_data, prepare_examples, settings_of
     from hotloop.tune import settings as tuning
     from hotloop.tune.program import run_directory
 
@@ -225,7 +225,8 @@ def _of_config(words: tuple[str, ...], only: tuple[str, ...], out: Path | None) 
     command = tuning.command_of(config, overrides, written)
     directory = out or run_directory(command, settings.config.name, note, KIND)
     begins = [*BEGINS, *words]
-    prepare = partial(prepare_data, settings, directory)
+    prepare_data(settings)
+    prepare = partial(prepare_examples, settings, directory)
     return Asked(
         command, directory, rounds, directory, begins,
         work=partial(tuning.with_tokens, settings=settings), written=written, prepare=prepare,

@@ -20,10 +20,12 @@ from hotloop.core.errors import ExitCode, UsageError
 from hotloop.tune.options import CLASSES, Option, options_of
 
 if TYPE_CHECKING:
+    from hotloop.core.judgement import Diagnosis
     from hotloop.core.ledger import Ledger
     from hotloop.doctor.program import Examined
     from hotloop.runs.stored_run import StoredRun
     from hotloop.trial.arm import Arm
+    from hotloop.tune.earlier import Earlier
 
 EXAMINED_S = 30.0
 """Of steps, at most,"""
@@ -55,6 +57,7 @@ def is_config(word: str) -> bool:
 @click.option("--accumulate-with", multiple=True, metavar="NAME", help="The option of gradient accumulation: it changes with the batch size that is varied, and a step keeps its samples.")  # fmt: skip
 @click.option("--budget", type=Budget(), metavar="TIME", default="10m", show_default=True, help="For all of it.")  # fmt: skip
 @click.option("--ranks", type=click.IntRange(min=1), default=1, metavar="N", help="Of a CONFIG: tune what N processes train together, as torchrun starts them.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Measure a CONFIG anew that was tuned before.")
 @network_option
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/tune-NAME, which goes on]; of a CONFIG the file to write [default: tuned.yaml].")  # fmt: skip
 @json_option("Write the ledger to this file.")
@@ -65,6 +68,7 @@ def tune(
     command: tuple[str, ...],
     budget: float,
     ranks: int,
+    force: bool,
     network: Network | None,
     out: Path | None,
     json_file: str | None,
@@ -90,21 +94,25 @@ def tune(
     if is_config(command[0]):
         from hotloop.cli.tune_config import of_config
 
-        asked = of_config(command, out, given, ranks)
+        asked = of_config(command, out, given, ranks, force=force)
     elif ranks > 1:
         do = f"write torchrun into the command: ... -- torchrun --nproc-per-node {ranks} train.py"
         raise UsageError("--ranks is of a CONFIG", do=do)
+    elif force:
+        raise UsageError("--force is of a CONFIG", do="name another directory with --out")
     else:
         asked = _of_command(command, out, given)
     from hotloop.cli.trial_view import trial_view
-    from hotloop.core.files import to_plain
-    from hotloop.doctor.fix_campaign import with_outcomes
     from hotloop.report.html import write_html
     from hotloop.report.ledger import render_ledger
     from hotloop.runs.run_page import page_of
     from hotloop.tune import program
 
+    if asked.before is not None:
+        return _shown_again(asked, asked.told(asked.before), json_file)
     examined, found = asked.examined(budget, network)
+    if asked.earlier is not None:
+        asked.earlier.begin(examined.directory)
     words = ((f"--{name.replace('_', '-')}", text) for name, each in given.items() for text in each)
     more = list(itertools.chain.from_iterable(words))
     more += [*Options(network=network).of_trials(), "--out", str(asked.out)]
@@ -124,13 +132,41 @@ def tune(
         )
     show(f"\n{render_ledger(ledger)}", err=True)
     write_html(examined.directory / "report.html", page_of(replace(found, ledger=ledger)))
-    if json_file is not None:
-        told = to_plain(with_outcomes(examined.diagnosis, ledger))
-        found_too = {name: told[name] for name in ("trials", "final")}
-        write_object({"run": str(examined.directory), **found_too, **to_plain(ledger)}, json_file)
+    _write_json(examined.directory, examined.diagnosis, ledger, json_file)
+    if asked.earlier is not None:
+        asked.earlier.remember(examined.directory, ledger)
     asked.write(ledger)  # last: the place may have become one that cannot be written
     if not any(each.verdict or each.status == "failed" for each in ledger.fixes):
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE)
+
+
+def _shown_again(asked: Asked, ledger: Ledger, json_file: str | None) -> None:
+    """What an earlier call found of the same work."""
+    from hotloop.core.files import read_json
+    from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis
+    from hotloop.report.ledger import render_ledger
+
+    note(
+        f"this work was tuned before, on this machine and with these versions, in {asked.directory}: nothing is measured "
+        "again, unless with --force"
+    )
+    show(f"\n{render_ledger(ledger)}", err=True)
+    if json_file is not None:
+        diagnosis = read_json(asked.directory / DIAGNOSIS_FILE, Diagnosis)
+        _write_json(asked.directory, diagnosis, ledger, json_file)
+    asked.write(ledger)
+
+
+def _write_json(
+    directory: Path, diagnosis: Diagnosis, ledger: Ledger, json_file: str | None
+) -> None:
+    from hotloop.core.files import to_plain
+    from hotloop.doctor.fix_campaign import with_outcomes
+
+    if json_file is not None:
+        told = to_plain(with_outcomes(diagnosis, ledger))
+        found = {name: told[name] for name in ("trials", "final")}
+        write_object({"run": str(directory), **found, **to_plain(ledger)}, json_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +190,10 @@ class Asked:
     """What the command writes and nobody wants."""
     prepare: Callable[[], None] = lambda: None
     """Does what the command would do once for all calls of it."""
+    earlier: Earlier | None = None
+    """Where what comes of it is kept for other configs."""
+    before: Ledger | None = None
+    """What came of the same work, in `directory`."""
 
     def examined(self, budget_s: float, network: Network | None) -> tuple[Examined, StoredRun]:
         """What an examination finds, or found in an earlier call. Ends the command where nothing can be tried."""

@@ -24,11 +24,14 @@ from hotloop.train.early import refuse_early
 from hotloop.train.opened_text import prepare_ahead
 from hotloop.train.same_run import refuse_uneven
 from hotloop.tune import settings as tuning
+from hotloop.tune.earlier import earlier_of
 from hotloop.tune.options import options_of
 from hotloop.tune.program import run_directory
 
 
-def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int) -> Asked:
+def of_config(
+    words: tuple[str, ...], out: Path | None, given: Given, ranks: int = 1, *, force: bool = False
+) -> Asked:
     config, overrides, out = Path(words[0]), words[1:], out or Path("tuned.yaml")
     settings = settings_of(config, overrides)
     together = Ranks(num_ranks=ranks)
@@ -55,9 +58,15 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int
     first, rest = tuning.options_for(settings, [each.name for each in named], ranks)
     if ranks > (cpus := cpu_quota()) and tuning.machine_for(settings, ranks).device_type == "cpu":
         note(f"{ranks} processes take turns on {cpus:g} CPUs: what is found is of such a machine")
-    directory = run_directory(command, settings.config.name, note)
     more = [tuning.varied(each, settings) for each in named]
-    shapes = tuning.shapes_for(settings, [each.name for each in named])
+    rounds = [first, [*rest, *more], tuning.shapes_for(settings, [each.name for each in named])]
+    earlier = earlier_of(settings, rounds, ranks, prepare_data(settings))
+    if force and earlier is not None:
+        earlier.file.unlink(missing_ok=True)
+    found = earlier.found() if earlier is not None else None
+    directory = (
+        found[0] if found else run_directory(command, settings.config.name, note, anew=force)
+    )
 
     def told(ledger: Ledger) -> Ledger:
         best = [str(out)] if ledger.kept else words
@@ -74,14 +83,16 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given, ranks: int
     return Asked(
         command,
         directory,
-        [first, [*rest, *more], shapes],
+        rounds,
         out,
         begins=["hotloop", "tune", *words, *(["--ranks", str(ranks)] if ranks > 1 else [])],
         work=partial(tuning.with_tokens, settings=settings),
         told=told,
         write=write,
         written=written,
-        prepare=partial(prepare_data, settings, directory),
+        prepare=partial(prepare_examples, settings, directory),
+        earlier=earlier,
+        before=found and found[1],
     )
 
 
@@ -96,15 +107,18 @@ def settings_of(config: Path, overrides: Sequence[str]) -> Settings[Any]:
     return settings
 
 
-def prepare_data(settings: Settings[Any], directory: Path) -> None:
-    """So that no process that is timed does, and the start of the first one is that of all others.
+def prepare_data(settings: Settings[Any]) -> list[str] | None:
+    """The text of a training, so that no process that is timed does, and the start of the first one is that of all others:
+    where it lies, as `prepare_ahead` says."""
+    if not isinstance(settings.config, RunConfig):
+        return None
+    with progress_bar() as progress:
+        return prepare_ahead(settings.config.data, progress=progress, warn=note)
 
-    directory: of the trials; those of a fine-tuning, which loads its model for it, have begun where it is there.
-    """
-    if isinstance(settings.config, RunConfig):
-        with progress_bar() as progress:
-            prepare_ahead(settings.config.data, progress=progress, warn=note)
-    elif not directory.exists():
+
+def prepare_examples(settings: Settings[Any], directory: Path) -> None:
+    """Those of a fine-tuning, which loads its model for it, unless its trials in `directory` have begun."""
+    if not isinstance(settings.config, RunConfig) and not directory.exists():
         from hotloop.finetune import job
 
         job.prepare_ahead(settings, note)

@@ -71,11 +71,13 @@ def opened_text(
 
 def prepare_ahead(
     data: DataConfig, *, progress: Progress, warn: Callable[[str], None] = lambda message: None
-) -> None:
-    """Prepare what is not in the cache yet, as a training would at its start; nothing of what it reads meanwhile."""
+) -> list[str] | None:
+    """Prepare what is not in the cache yet, as a training would at its start: directories of every corpus; `None` where it
+    reads what is being prepared."""
     try:
-        if not data.stream:
-            _prepared(data.model_copy(update={"verify": "size"}), progress, warn)
+        if data.stream:
+            return None
+        return _prepared(data.model_copy(update={"verify": "size"}), progress, warn)
     except UsageError as error:
         _say_in_settings(error, data)
         raise

@@ -28,15 +28,21 @@ from hotloop.tune.value_trials import ValueTrials
 
 
 def run_directory(
-    command: Sequence[str], name: str, say: Callable[[str], None], kind: str = "tune"
+    command: Sequence[str],
+    name: str,
+    say: Callable[[str], None],
+    kind: str = "tune",
+    *,
+    anew: bool = False,
 ) -> Path:
-    """`runs/KIND-NAME` where it goes on: the same command, machine and sources; else the next that is not there, and why is said."""
-    why = ""
-    for number in itertools.count(1):
-        end = "" if number == 1 else f"-{number}"
-        directory = Path("runs") / f"{kind}-{name}{end}"
-        if not directory.exists():
-            break
+    """`runs/KIND-NAME` where it goes on: the same command, machine and sources, the newest; else, and where it shall be `anew`,
+    the next that is not there, and why is said."""
+    why, ends = "", ("" if number == 1 else f"-{number}" for number in itertools.count(1))
+    places = (Path("runs") / f"{kind}-{name}{end}" for end in ends)
+    there: list[Path] = []
+    while (new := next(places)).exists():
+        there.append(new)
+    for directory in () if anew else reversed(there):
         try:
             if was_interrupted(directory, command):
                 return directory
@@ -44,12 +50,13 @@ def run_directory(
             if run and not edited_since(directory):
                 return directory
             of_others = "was made of other sources"
-            why = f"{directory} {of_others if run else 'is in use, or its command was cut off'}"
+            of_use = "is in use, or its command was cut off"
+            why = why or f"{directory} {of_others if run else of_use}"
         except UsageError as error:
-            why = error.what.replace("this directory", str(directory))
+            why = why or error.what.replace("this directory", str(directory))
     if why:
-        say(f"{why}: this begins in {directory}")
-    return directory
+        say(f"{why}: this begins in {new}")
+    return new
 
 
 def tune(

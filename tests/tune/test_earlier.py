@@ -1,0 +1,174 @@
+"""A second config that is the same work is answered by the tuning of the first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.cli import doctor_session
+from hotloop.cli.main import run
+from hotloop.cli.tune_config import of_config
+from hotloop.core.errors import ExitCode, UsageError
+from hotloop.core.files import read_json, write_json
+from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis, Parity, Steps, Verdict
+from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
+from hotloop.core.settings import load_settings
+from hotloop.doctor.directory import TRIALS
+from hotloop.tune import earlier
+
+CONFIG = """
+name: {name}
+data: {{source: {text}, tokenizer: bytes}}
+model: {{layers: 1, width: 32, heads: 2, context: 32}}
+train: {{steps: 400, microbatch: 4}}
+"""
+GIVEN: dict[str, tuple[str, ...]] = {"vary": (), "parity": (), "accept": (), "accumulate_with": ()}
+KEPT = "train.num_threads=1"
+
+
+@pytest.fixture(autouse=True)
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    for name, line in (("a", "line {} of a text"), ("b", "another text, {}")):
+        text = Path(f"{name}.txt")
+        text.write_text("\n".join(line.format(number) for number in range(999)))
+        Path(f"{name}.yaml").write_text(CONFIG.format(name=name, text=text))
+
+
+def file_of(name: str = "a.yaml", *words: str, **given: tuple[str, ...]) -> Path:
+    asked = of_config((name, *words), Path("tuned.yaml"), {**GIVEN, **given})
+    assert asked.earlier is not None
+    return asked.earlier.file
+
+
+def tuned(**changes: Any) -> Path:
+    """A tuning of a.yaml that kept one setting."""
+    parity = Parity("same", "reduction_order")
+    verdict = Verdict("improved", 1.3, 1.2, 1.4, 0.95, parity, "baseline", KEPT, num_pairs=4)
+    fix = TriedFix(KEPT, KEPT, "kept", "faster, and learns the same", verdict=verdict)
+    ledger = Ledger(("hotloop", "train", "a.yaml"), (fix,), (KEPT,), verdict, 10, 40, 60.0, None)
+    ledger = replace(ledger, run_with="hotloop train a.yaml", **changes)
+    asked = of_config(("a.yaml",), Path("tuned.yaml"), GIVEN)
+    asked.directory.mkdir(parents=True)
+    write_json(asked.directory / LEDGER_FILE, ledger)
+    write_json(asked.directory / DIAGNOSIS_FILE, Diagnosis("balanced", Steps(9, 1, 0.1)))
+    assert asked.earlier is not None
+    asked.earlier.begin(asked.directory)
+    asked.earlier.remember(asked.directory, ledger)
+    return asked.directory.resolve()
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Directories in which something is examined."""
+    found: list[Path] = []
+
+    def examined(command: Any, how: Any, **rest: Any) -> Any:
+        found.append(how.out)
+        raise UsageError("that is all")
+
+    monkeypatch.setattr(doctor_session, "examined_command", examined)
+    return found
+
+
+def test_another_config_of_the_same_work_is_answered_at_once(
+    begun: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    directory = tuned()
+    words = ["train.steps=900", "optimizer.learning_rate=0.002", "train.seed=3", "data.seed=4"]
+    call = ["tune", "b.yaml", *words, "eval.every_steps=0", "--out", "b-tuned.yaml"]
+    assert run([*call, "--json", "found.json"]) == ExitCode.FINE
+    said = capfd.readouterr().err
+    assert f"was tuned before, on this machine and with these versions, in {directory}" in said
+    assert "run it with: hotloop train b-tuned.yaml" in said
+    settings = load_settings(Path("b-tuned.yaml"))
+    assert (settings.config.name, settings.config.train.steps) == ("b-tuned", 900)
+    assert settings.config.train.num_threads == 1
+    assert f"{directory}/ledger.json" in settings.origin("train.num_threads")
+    found = json.loads(Path("found.json").read_text())
+    assert (found["run"], found["kept"]) == (str(directory), [KEPT])
+    assert not begun
+    assert run([*call, "--force"]) == ExitCode.USAGE
+    assert begun == [Path("runs/tune-b")]
+    assert run(["tune", "a.yaml"]) == ExitCode.USAGE  # forgotten
+    assert run(["tune", "a.yaml", "--force"]) == ExitCode.USAGE
+    assert begun[1:] == [Path("runs/tune-a-2")] * 2
+
+
+def test_what_is_not_finished_or_not_what_it_was_is_not_found(begun: list[Path]) -> None:
+    directory = tuned(continue_with="hotloop tune a.yaml --budget 5m")
+    assert not file_of().exists()
+    ledger = replace(read_json(directory / LEDGER_FILE, Ledger), continue_with=None)
+    write_json(directory / LEDGER_FILE, ledger)
+    entry = earlier.Earlier(file_of())
+    entry.remember(directory, ledger)
+    assert entry.found() == (directory, ledger)
+    write_json(directory / LEDGER_FILE, replace(ledger, kept=()))
+    assert entry.found() is None
+    (directory / LEDGER_FILE).unlink()
+    assert entry.found() is None
+    entry.file.write_text("[")
+    assert entry.found() is None
+    assert run(["tune", "b.yaml"]) == ExitCode.USAGE
+    assert begun == [Path("runs/tune-b")]
+
+
+def test_trials_that_others_made_before_are_not_remembered() -> None:
+    directory, entry = tuned(), earlier.Earlier(file_of())
+    ledger = read_json(directory / LEDGER_FILE, Ledger)
+    (directory / TRIALS).mkdir()
+    of_edited_sources = earlier.Earlier(entry.file.with_name("another.json"))
+    of_edited_sources.begin(directory)
+    of_edited_sources.remember(directory, ledger)
+    assert of_edited_sources.found() is None
+    assert entry.found() == (directory, ledger)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("model.width=64", "model.context=16", "train.microbatch=2", "train.precision=fp32"),
+        *("optimizer.name=sgd", "train.clip_norm=null", "data.layout=pack", "averaging.name=ema"),
+        *("model.vocabulary=300", "train.activation_checkpointing=none"),
+    ],
+)
+def test_other_work_is_another_entry(word: str) -> None:
+    assert file_of() != file_of("a.yaml", word)
+
+
+def test_what_is_varied_counts_and_so_do_documents_where_rows_are_made_of_them() -> None:
+    same = file_of()
+    assert file_of("b.yaml", "eval.windows=8") == same
+    vary = ("eval.every_steps=100",)
+    assert file_of(vary=vary) not in (same, file_of("a.yaml", "eval.windows=8", vary=vary))
+    vary = ("checkpoint.background=true",)
+    assert file_of(vary=vary) != file_of("a.yaml", "checkpoint.every_steps=9", vary=vary)
+    assert file_of("a.yaml", "data.layout=pack") != file_of("b.yaml", "data.layout=pack")
+
+
+@pytest.mark.parametrize("what", ["sources", "torch", "variables"])
+def test_another_hotloop_torch_or_machine_is_another_entry(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = file_of()
+    digest: Callable[[Path], str] = earlier._digest
+    if what == "sources":
+        edited = Path(earlier.__file__)
+        monkeypatch.setattr(earlier, "_digest", lambda p: "" if p == edited else digest(p))
+    elif what == "torch":
+        monkeypatch.setattr(earlier, "_version", lambda name: "1.0")
+    else:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", "3")
+    assert file_of() != before
+
+
+def test_streamed_text_is_not_looked_up() -> None:
+    asked = of_config(("a.yaml", "data.stream=true"), Path("tuned.yaml"), GIVEN)
+    assert asked.earlier is None
+    assert asked.before is None

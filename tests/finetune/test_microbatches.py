@@ -29,7 +29,7 @@ from hotloop.finetune.entities import Labelled as Tags
 from hotloop.finetune.labels import OneLabel
 from hotloop.finetune.microbatches import PACKED, computed, divided, divided_sorted, level
 from hotloop.finetune.sequences import Example
-from hotloop.finetune.work import FinetuneWork, Labelled, chosen_in
+from hotloop.finetune.work import FinetuneWork, Labelled, chosen_in, longest_first
 from hotloop.judge.memory import ways_of_config
 from hotloop.train.batches import StepData
 
@@ -143,6 +143,36 @@ def test_loss_and_gradient_of_a_step_are_those_of_a_division_by_number(
     assert gradients.keys() == wanted.keys()
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, wanted[name], atol=1e-5, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["classification", "causal"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_soak_begins_with_the_widest_microbatch_of_the_training_and_its_longest_example(
+    kind: str, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = [*np.random.default_rng(0).integers(2, 100, 61).tolist(), 110]
+    work = read(kind, packed, None, lengths)
+    work.model.buckets = 1
+    steps = range(3 * 6)  # epochs of 6 steps of 12 examples, in microbatches of 3
+
+    def of_step(step: int) -> list[int]:
+        return [lengths[at] for at in chosen_in(step, work.config, work.config.data.seed, 62)]
+
+    def widest(step: int) -> int:
+        parts = [of_step(step)[at : at + 3] for at in range(0, 12, 3)]
+        return max(sum(part) if packed else len(part) * max(part) for part in parts if part)
+
+    as_given = [work.read(step, own=range(4), pinned=False).num_tokens for step in steps]
+    assert as_given == [sum(of_step(step)) for step in steps]
+    monkeypatch.setenv("HOTLOOP_LONGEST_FIRST", "1")
+    first, second, *others = [
+        longest_first(step, work.config, 62, lengths.__getitem__, work.model) for step in steps
+    ]
+    assert widest(first) == max(map(widest, steps))
+    assert 110 in of_step(second)
+    assert others == [*steps[2:]]
+    found = [work.read(step, own=range(4), pinned=False).num_tokens for step in steps]
+    assert found == [as_given[first], as_given[second], *as_given[2:]]
 
 
 @pytest.fixture

@@ -13,14 +13,19 @@ import pytest
 import torch
 
 from hotloop.core.memory_use import Rehearsed
+from hotloop.core.progress import silent
 from hotloop.core.settings import load_settings, store_settings
 from hotloop.hardware.device import read_machine
 from hotloop.models.shape import num_weights
 from hotloop.optimizations.catalogue import resolve
 from hotloop.probe.memory_watch import statm_bytes
+from hotloop.train.batches import training_batches
 from hotloop.train.memory import predict
+from hotloop.train.opened_text import opened_text
 from hotloop.train.rehearsal import Heap, Uncomputed
+from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import decoder_shape
+from hotloop.train.text_work import TextWork
 
 BYTES = 256
 """Ids of the tokenizer `bytes`, without its end of text."""
@@ -151,6 +156,23 @@ def test_of_buckets_the_longest_rows_are_rehearsed_also_where_the_first_batch_ha
     rows = rehearse(*plain)
     buckets = rehearse(*plain, "data.layout=bucket", "data.seed=2")
     assert buckets.activations_bytes == pytest.approx(rows.activations_bytes, rel=0.02)
+
+
+def test_a_soak_begins_with_the_longest_rows_of_buckets(
+    tiny_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_settings(tiny_config, [*LARGER, "data.layout=bucket", "data.seed=2"]).config
+    with opened_text(config, Rendezvous(), progress=silent) as text:
+        work = TextWork(config, training_batches(config, text), None)
+        widths = [_width(work, step) for step in range(work.batches.num_batches)]
+        monkeypatch.setenv("HOTLOOP_LONGEST_FIRST", "1")
+        assert widths[0] < max(widths) == _width(work, 0)
+        assert _width(work, 1) == widths[1]
+
+
+def _width(work: TextWork, step: int) -> int:
+    data = work.read(step, own=range(work.config.train.grad_accum_steps), pinned=False)
+    return max(each[0].shape[-1] for each in data.microbatches)
 
 
 def test_keeping_products_is_between_keeping_all_and_computing_all_again(tiny_config: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.child import LONGEST_FIRST
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
 from hotloop.core.settings import load_settings
@@ -111,6 +112,7 @@ class Runner:
 
     def losses_of(self, arm: Arm, steps: int) -> Any:
         self.soaked.append((arm.command, steps))
+        assert LONGEST_FIRST in arm.env
         if self.soak is not None:
             raise self.soak
 

@@ -345,5 +345,6 @@ def test_larger_microbatch_of_a_fine_tuning_is_soaked_and_has_no_checkpointing_b
     soak = option.soak(value)
     assert soak is not None
     assert soak.steps == 40
+    assert soak.said.startswith("40 steps, the longest rows first, with ")
     soaked = load_stored(config, [value, *soak.words.split()]).config
     assert soaked.train.steps > soak.steps > soaked.eval.every_steps > 0

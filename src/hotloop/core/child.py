@@ -38,6 +38,8 @@ BATCH_RNG = "HOTLOOP_BATCH_RNG"
 """A number, of the random numbers that are held fixed for each batch."""
 NO_DROPOUT = "HOTLOOP_NO_DROPOUT"
 """Any value: dropout drops nothing."""
+LONGEST_FIRST = "HOTLOOP_LONGEST_FIRST"
+"""Any value: the first steps of hotloop's own trainer are those of the training that take the most memory."""
 RESUME_TRACE = "HOTLOOP_RESUME_TRACE"
 """The directory of one process of `hotloop verify-resume`, with its `plan.json`."""
 ROUNDING_NOISE = "HOTLOOP_ROUNDING_NOISE"
@@ -59,7 +61,8 @@ OF_A_TRIAL = (
         TOGGLED,
         LOADER,
     ),
-    *(SAME_RANDOMNESS, BATCH_RNG, NO_DROPOUT, ROUNDING_NOISE, RESUME_TRACE, WITHIN, PADDING),
+    *(SAME_RANDOMNESS, BATCH_RNG, NO_DROPOUT, LONGEST_FIRST),
+    *(ROUNDING_NOISE, RESUME_TRACE, WITHIN, PADDING),
 )
 """What a trial sets, and must not inherit."""
 

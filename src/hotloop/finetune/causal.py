@@ -27,7 +27,14 @@ from hotloop.finetune.microbatches import BUCKETS, divided, divided_sorted
 from hotloop.finetune.packed_attention import Row, packed_attention
 from hotloop.finetune.sequences import Example
 from hotloop.finetune.tokens import padded_rows
-from hotloop.finetune.work import InMemory, chosen_in, held_out_parts, in_microbatches, spread
+from hotloop.finetune.work import (
+    InMemory,
+    chosen_in,
+    held_out_parts,
+    in_microbatches,
+    longest_first,
+    spread,
+)
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
@@ -151,8 +158,12 @@ class CausalWork(InMemory):
         return bool(self.held_out)
 
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
-        numbers = chosen_in(step, self.config, self.config.data.seed, len(self.train))
-        chosen = [self.train[index] for index in numbers]
+        train = self.train
+        step = longest_first(
+            step, self.config, len(train), lambda at: train[at].num_read, self.model
+        )
+        numbers = chosen_in(step, self.config, self.config.data.seed, len(train))
+        chosen = [train[index] for index in numbers]
         lengths = [each.num_read for each in chosen]
         parts = divided(lengths, self.config.train, self.model)
         microbatches = in_microbatches(numbers, parts, self._arranged, pinned)

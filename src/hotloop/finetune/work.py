@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,9 +12,18 @@ import numpy as np
 import torch
 from torch import nn
 
+from hotloop.core.causal_config import CausalConfig
+from hotloop.core.child import LONGEST_FIRST
 from hotloop.core.finetune_config import FinetuneConfig, FinetuneLoop
 from hotloop.finetune.classifier import Classifier, in_fp32
-from hotloop.finetune.microbatches import Laid, divided, divided_sorted, in_words
+from hotloop.finetune.microbatches import (
+    PACKED,
+    Laid,
+    computed,
+    divided,
+    divided_sorted,
+    in_words,
+)
 from hotloop.finetune.tokens import Tokens
 from hotloop.finetune.vocabulary import UsedRows
 from hotloop.optimizations.compiling.trainer import parts_uncompiled
@@ -78,10 +88,12 @@ class FinetuneWork(InMemory):
         return bool(self.held_out.labels)
 
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
-        chosen = chosen_in(step, self.config, self.config.data.seed, len(self.train.labels))
+        tokens = self.train.tokens
+        step = longest_first(step, self.config, len(tokens), lambda at: len(tokens[at]), self.model)
+        chosen = chosen_in(step, self.config, self.config.data.seed, len(tokens))
         labels = [self.train.labels[index] for index in chosen]
         balance = self.model.head.balance(labels)
-        lengths = [len(self.train.tokens[index]) for index in chosen]
+        lengths = [len(tokens[index]) for index in chosen]
         parts = divided(lengths, self.config.train, self.model)
         microbatches = in_microbatches(
             chosen, parts, lambda part: self.train.inputs(self.model, part, balance), pinned
@@ -145,6 +157,32 @@ def chosen_in(step: int, config: FinetuneLoop, seed: int, num: int) -> list[int]
     per_step = config.sequences_per_step
     epoch, at = divmod(step, steps_per_epoch(num, per_step))
     return epoch_order(seed, epoch, num)[at * per_step : (at + 1) * per_step]
+
+
+def longest_first(
+    step: int,
+    config: FinetuneConfig | CausalConfig,
+    num: int,
+    length: Callable[[int], int],
+    model: Laid,
+) -> int:
+    """The step itself; where `LONGEST_FIRST` asks for it, in place of the first two of a training its step with the widest
+    microbatch, and that with the longest example, whose attention is the largest.
+
+    num: examples. length: of the one at a place.
+    """
+    if step > 1 or LONGEST_FIRST not in os.environ:
+        return step
+
+    def size(each: int) -> tuple[int, int]:
+        own = np.array([length(at) for at in chosen_in(each, config, config.data.seed, num)])
+        buckets = PACKED if model.packed else model.buckets
+        parts = divided(own.tolist(), config.train, model)
+        widest, longest = max(computed(own[part], buckets) for part in parts), int(own.max())
+        return (widest, longest) if step == 0 else (longest, widest)
+
+    steps = config.train.epochs * steps_per_epoch(num, config.sequences_per_step)
+    return max(range(steps), key=size)
 
 
 def in_microbatches(

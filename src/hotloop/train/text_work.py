@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hotloop.core.child import LONGEST_FIRST
 from hotloop.core.config import RunConfig
 from hotloop.data.loader import Batches
+from hotloop.data.packing import BucketLoader
 from hotloop.data.streaming import StreamedLoader
 from hotloop.train.batches import Inputs, StepData, as_tensors, read_step, to_device
 from hotloop.train.work import EvaluationCut, HeldOut
@@ -47,6 +50,8 @@ class TextWork:
         return self.held_out is not None
 
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
+        if not step and LONGEST_FIRST in os.environ and isinstance(self.batches, BucketLoader):
+            step = self.batches.widest() // self.config.train.grad_accum_steps
         position = step * self.config.sequences_per_step
         return read_step(self.config, self.batches, position, own=own, pinned=pinned)
 

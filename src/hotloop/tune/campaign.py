@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from hotloop.core.child import LONGEST_FIRST
 from hotloop.core.errors import CommandFailed, first_line
 from hotloop.core.judgement import Diagnosis, Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
@@ -383,6 +384,7 @@ class Campaign(ValueTrials):
         option, text = needing[0].value
         soak, arm = option.soak(text), self.runner.with_fixes("soak", self.stack)
         command, env = option.applied(arm.command, arm.env, soak.words)
+        env[LONGEST_FIRST] = "1"
         status: Status = "kept"
         why = f"; soaked ({soak.said})"
         try:

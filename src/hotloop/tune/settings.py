@@ -133,7 +133,9 @@ class Words(Option):
         if config.eval.every_steps:
             words.append(f"eval.every_steps={max(steps // 2, 1)}")
             said = f"an evaluation and {said}"
-        return Soak(" ".join(words), steps, f"{steps} steps with {said}")
+        varies = not isinstance(config, RunConfig) or config.data.layout == "bucket"
+        first = ", the longest rows first," * varies
+        return Soak(" ".join(words), steps, f"{steps} steps{first} with {said}")
 
     def accepting(self, value: str) -> str:
         return f"--vary {value.split()[0]} --accept {self.name}"

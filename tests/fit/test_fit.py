@@ -12,13 +12,14 @@ import pytest
 
 from hotloop.cli.main import run
 from hotloop.core.errors import CommandFailed, ExitCode, UsageError
-from hotloop.core.memory_use import Rehearsed, is_for_memory
+from hotloop.core.memory_use import Fit, Rehearsed, Way, is_for_memory
 from hotloop.core.progress import silent
 from hotloop.core.settings import load_settings
 from hotloop.fit import program
+from hotloop.fit import proof as proving
 from hotloop.fit.processes import Processes
 from hotloop.fit.program import splits
-from hotloop.fit.proof import _spread
+from hotloop.fit.proof import _spread, proven
 from hotloop.hardware.gpus import known_gpu, machine_with
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import resolve
@@ -54,6 +55,11 @@ def test_a_gpu_that_is_not_here_is_predicted_by_a_trace(tiny_config: Path, tmp_p
     assert found["measured_bytes"] is found["calibrated_by"] is None
     assert sum(found["parts"].values()) == found["whole_bytes"]
     assert found["unknown"]
+    sizes = {int(size): peak for size, peak in found["by_microbatch"].items()}
+    asked = found["microbatch"]
+    assert [*sizes] == [asked // 2, asked, 2 * asked, 4 * asked]
+    assert sizes[asked] == found["whole_bytes"]
+    assert sorted(sizes.values()) == [*sizes.values()]
 
 
 def test_memory_of_kernels_that_are_timed_first_is_not_predicted(
@@ -113,7 +119,7 @@ def test_what_was_measured_counts_more_than_what_was_predicted(
         settings=load_settings(tiny_config), machine=Machine("cpu", (), None, 2), compiles=False, kept_fraction=None,
         peaks={}, rehearse=lambda changes: rehearsed, run=run,
     )  # fmt: skip
-    monkeypatch.setattr(program, "_largest", lambda *given: (8, each))
+    monkeypatch.setattr(program, "_largest", lambda *given: (8, {1: each, 4: each}))
     monkeypatch.setattr(program, "_ways", lambda *given: ())
     monkeypatch.setattr(program, "peak_bytes", lambda peak: peak)
     limit = program.Limit(limit_bytes * 10**6, "--memory", 8 * each)
@@ -149,6 +155,79 @@ def test_a_proof_trains_whole_within_the_memory(tiny_config: Path, tmp_path: Pat
     assert proof["survived"]
     assert proof["microbatch"] * proof["grad_accum_steps"] == 64
     assert proof["num_processes"] <= 8
+
+
+def test_what_was_not_rehearsed_is_on_the_line_through_its_neighbours() -> None:
+    peaks = {1: 100, 8: 800, 20: 2600, 40: program.NOT_EVEN_ADDRESSES}
+    assert program._by_microbatch(peaks, 8, 99) == {4: 400, 8: 800, 16: 2000, 32: 4400}
+    assert program._by_microbatch(peaks, 8, 8) == {4: 400, 8: 800}
+    assert program._by_microbatch({1: 100}, 1, 99) == {1: 100}
+
+
+@pytest.mark.parametrize("survives", ["chunked", "full"])
+def test_where_no_microbatch_fits_the_settings_that_do_are_proven_the_cheapest_first(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survives: str
+) -> None:
+    """What a real run takes is played: which settings survive cannot be told from here."""
+    machine = Machine("cuda", (), None, 2)
+    processes = Processes(load_settings(tiny_config), machine, 257, tmp_path, silent)
+    given = processes.settings
+    batch = ("train.microbatch=1", "train.grad_accum_steps=4")
+    chunked, full = "train.loss=chunked", "train.activation_checkpointing=full"
+    ways = (Way((chunked,), 900, ""), Way((*batch, full), 800, ""))
+    fit = Fit("cuda", 4, 1, {}, 1, 1, None, None, None, 1000, "--memory", False, 0, 1, ways)
+
+    def peak(self: Processes, changes: Any, **how: Any) -> int:
+        train = self.settings.config.train
+        return 500 if survives in (train.loss, train.activation_checkpointing) else 2000
+
+    monkeypatch.setattr(Processes, "run", peak)
+    monkeypatch.setattr(proving, "peak_bytes", lambda peak: peak)
+    monkeypatch.setattr(proving, "tokens_per_s", lambda peak: 1.0)
+    found = proven(processes, fit, steps=8).proof
+    assert found is not None
+    assert found.survived
+    assert (found.microbatch, found.grad_accum_steps, found.settings) == (
+        (4, 1, (chunked,)) if survives == "chunked" else (1, 4, (full,))
+    )
+    assert processes.settings is given
+
+
+def test_a_run_has_memory_against_the_microbatch_on_its_page(
+    tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, page = tmp_path / "run", tmp_path / "page.html"
+    assert run(["train", str(tiny_config), "train.microbatch=2", "--out", str(out)]) == 0
+    assert run(["report", str(out), "--html", str(page)]) == ExitCode.FINE
+    command = f"hotloop fit {out / 'config.yaml'}"
+    assert f"<code>{command}</code>" in page.read_text()
+    assert run([*command.split()[1:], "--no-run", "--memory", "50M"]) == ExitCode.FOUND
+    file = tmp_path / "report.json"
+    assert run(["report", str(out), "--html", str(page), "--json", str(file)]) == ExitCode.FINE
+    found = json.loads(file.read_text())
+    assert [*found["fit"]["by_microbatch"]] == ["1", "2", "4", "8"]
+    assert found["fit"]["measured"] == {"2": found["memory"]["peak_bytes"]}
+    assert command not in page.read_text()
+    assert "in 50 MB" in page.read_text()
+    assert run([*command.split()[1:], "--device", "T4"]) == ExitCode.FINE
+    assert run(["report", str(out), "--json", str(file)]) == ExitCode.FINE
+    assert json.loads(file.read_text()) == found  # of another device nothing is kept
+
+
+def test_what_does_not_fit_ends_with_the_command_that_proves_what_does(
+    tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fit.json"
+    words = ["fit", str(tiny_config), *LARGER, "--no-run", "--json", str(file)]
+    assert run(words) == ExitCode.FINE
+    found = json.loads(file.read_text())
+    less = (found["least_bytes"] + found["whole_bytes"]) // 2_000_000
+    capsys.readouterr()
+    assert run([*words, "--memory", f"{less}M"]) == ExitCode.FOUND
+    shown = capsys.readouterr().out
+    assert "(peaks predicted, not measured):" in shown
+    proof = f"hotloop fit {tiny_config} {' '.join(LARGER)} --memory {less}M --prove"
+    assert shown.endswith(f"proof of the cheapest: `{proof}`\n")
 
 
 def test_splits_keep_the_sequences_of_a_step() -> None:

@@ -111,10 +111,27 @@ def test_the_page_has_a_memory_section_of_a_run_and_of_one_that_ended_for_it() -
     page = render_html(Page(title="x", memory=PROFILE, out_of_memory=ENDED))
     assert "It was probably killed for its memory" in page
     assert "half the batch" in page
+    ways = (Way(("train.microbatch=4",), 900 * MB, "more products"),)
+    fit = replace(FOUND, fits=False, ways=ways)
+    page = render_html(Page(title="x", out_of_memory=ENDED, fit=fit, fit_command="prove it"))
+    assert "900 MB; more products" in page
+    assert "prove it" in page
     assert "<h2>Memory</h2>" not in render_html(Page(title="x"))
 
 
-def test_peaks_measured_at_several_microbatches_stand_in_a_line() -> None:
-    text = render_fit(replace(FOUND, measured={8: 1000 * MB, 1: 700 * MB}))
-    assert "measured peak by microbatch: 1: 700 MB, 8: 1,000 MB" in text
-    assert "by microbatch" not in render_fit(replace(FOUND, measured={8: 1000 * MB}))
+def test_memory_against_the_microbatch_stands_in_a_table() -> None:
+    sizes = {4: 900 * MB, 8: 1000 * MB, 16: 1400 * MB, 32: 2200 * MB}
+    fit = replace(FOUND, by_microbatch=sizes, measured={1: 700 * MB, 8: 1010 * MB})
+    lines = [each.split() for each in render_fit(fit).splitlines()]
+    assert ["8", "1,000", "MB", "1,010", "MB", "fits"] in lines
+    assert ["1", "700", "MB", "fits"] in lines
+    assert ["32", "2,200", "MB", "does", "not", "fit"] in lines
+    page = render_html(Page(title="x", memory=PROFILE, fit=fit, fit_command="`hotloop fit x`"))
+    assert "<td>2,200 MB</td>" in page.replace(' class="number"', "")
+    assert "<code>hotloop fit x</code>" in page
+
+
+def test_a_proof_of_other_settings_names_them() -> None:
+    proof = Proof(8, 1, 200, "a group", True, 800 * MB, {8: 1.0}, 3, ("train.loss=chunked",))
+    text = render_fit(replace(FOUND, proof=proof))
+    assert "  train.microbatch=8 train.grad_accum_steps=1 train.loss=chunked" in text

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hotloop.report.html import render_html
+from hotloop.runs.run_page import page_of
 from hotloop.runs.stored_run import read_run
 from hotloop.trial.memory_group import memory_group
 
@@ -41,8 +44,11 @@ def test_a_refused_allocation_is_told_with_owners_and_the_command_that_says_what
     assert "weights" in done.stderr
     assert "train.microbatch=8 train.grad_accum_steps=4: " in done.stderr
     assert f"hotloop fit {tiny_config} train.microbatch=16" in done.stderr
-    assert "--memory 3072M" in done.stderr
+    assert "--memory 3072M --prove`" in done.stderr
+    assert "(neither predicted nor measured here)" in done.stderr
     found = read_run(out)
+    proof = shlex.join(["hotloop", "fit", str(out / "config.yaml"), "--memory", "3072M", "--prove"])
+    assert f"<code>{proof}</code>" in render_html(page_of(found))
     assert found.out_of_memory is not None
     assert found.out_of_memory.certainty == "said"
     assert found.out_of_memory.where.startswith(("forward of step ", "backward of step "))

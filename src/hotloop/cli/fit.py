@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,8 @@ import click
 
 from hotloop.cli.output import json_option, note, show, tell_json
 from hotloop.core.errors import ExitCode, UsageError
+from hotloop.core.files import SESSIONS_FILE, write_json
+from hotloop.core.memory_use import FIT_FILE
 
 if TYPE_CHECKING:
     from hotloop.core.settings import Settings
@@ -93,12 +96,17 @@ def fit(
             )
         runs = not no_run and device is None
         found = fitted(processes, limit, device=name, runs=runs, most_sequences=sequences)
-        if prove and found.largest_microbatch:
+        if prove and (found.largest_microbatch or found.ways):
             found = proven(processes, found, steps=steps)
         elif prove:
-            note("--prove: no microbatch is predicted to fit, so none was trained")
+            note("--prove: nothing is predicted to fit, so nothing was trained")
+    if device is None and not overrides and (config.parent / SESSIONS_FILE).exists():
+        write_json(config.parent / FIT_FILE, found)  # for `hotloop report`
     if tell_json(asdict(found), json_file):
         show(render_fit(found))
+        if found.ways and device is None and not prove:
+            words = [str(config), *overrides, "--memory", f"{limit.num_bytes // 10**6}M", "--prove"]
+            show(f"\nproof of the cheapest: `{shlex.join(['hotloop', 'fit', *words])}`")
     if not found.fits or (found.proof is not None and not found.proof.survived):
         raise click.exceptions.Exit(ExitCode.FOUND)
 

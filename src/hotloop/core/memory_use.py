@@ -117,6 +117,8 @@ class MemoryNote:
 
 
 MEMORY_NOTES = "memory-*.json"
+FIT_FILE = "fit.json"
+"""The `Fit` of a run's own config, beside it."""
 
 
 def read_memory_notes(directory: Path, pattern: str = MEMORY_NOTES) -> list[MemoryNote]:
@@ -215,6 +217,8 @@ class Proof:
     """By microbatch, of those that were measured; `None`: it was ended for its memory."""
     num_processes: int = 0
     """Real ones, of the whole call."""
+    settings: tuple[str, ...] = ()
+    """`KEY=VALUE` beside the microbatch, without which none is predicted to fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,5 +252,7 @@ class Fit:
     """What is not known, and why."""
     measured: dict[int, int] = field(default_factory=dict)
     """Peak of each microbatch that a real run was made with, of the whole context."""
+    by_microbatch: dict[int, int] = field(default_factory=dict)
+    """Predicted: the peak of a whole training with half, one, two and four times the microbatch."""
     proof: Proof | None = None
     schema: str = "hotloop.fit/1"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hotloop.core.errors import CommandFailed
@@ -101,7 +102,7 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
     # What this machine was too small for does not fit in less.
     fits = fits and not (is_ended and limit.num_bytes <= limit.here_bytes)
     most = max(most_sequences // accumulated, 1)
-    largest, least_bytes = _largest(processes, asked, offset, limit.num_bytes, most)
+    largest, peaks = _largest(processes, asked, offset, limit.num_bytes, most)
     return Fit(
         device=device,
         microbatch=size,
@@ -116,10 +117,11 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
         limit_from=limit.told_by,
         fits=fits,
         largest_microbatch=largest,
-        least_bytes=least_bytes,
+        least_bytes=peaks[1],
         ways=() if fits else _ways(processes, offset, limit.num_bytes, largest),
         unknown=tuple(unknown),
         measured=dict(processes.peaks),
+        by_microbatch=_by_microbatch(peaks, size, most),
     )
 
 
@@ -186,8 +188,8 @@ def _parts(asked: Rehearsed, offset: int) -> dict[str, int]:
 
 def _largest(
     processes: Processes, asked: Rehearsed, offset: int, limit_bytes: int, most: int
-) -> tuple[int, int]:
-    """The largest microbatch predicted to fit, 0 where one sequence does not; and the peak of one sequence."""
+) -> tuple[int, dict[int, int]]:
+    """The largest microbatch predicted to fit, 0 where one sequence does not; and the peaks that were looked at, by microbatch."""
     config = processes.settings.config
     size, accumulated = config.train.microbatch, config.train.grad_accum_steps
 
@@ -202,10 +204,10 @@ def _largest(
 
     peaks = {size: asked.whole_bytes + offset, 1: whole(1)}
     if peaks[1] > limit_bytes:
-        return 0, peaks[1]
+        return 0, peaks
     if size == 1:
         if most == 1:
-            return 1, peaks[1]
+            return 1, peaks
         peaks[2] = whole(2)
     most = min(most, MOST_SEQUENCES)
     compiles = processes.compiles and processes.machine.device_type == "cpu"
@@ -220,11 +222,23 @@ def _largest(
             guess = min(guess, (fit_so_far + too_large) // 2)
         guess = max(min(guess, too_large - 1, most), fit_so_far)
         if compiles:  # the line alone tells: each look would compile for a minute
-            return guess, peaks[1]
+            return guess, peaks
         if guess in peaks:
             break
         peaks[guess] = whole(guess)
-    return max(each for each, peak in peaks.items() if peak <= limit_bytes), peaks[1]
+    return max(each for each, peak in peaks.items() if peak <= limit_bytes), peaks
+
+
+def _by_microbatch(peaks: Mapping[int, int], size: int, most: int) -> dict[int, int]:
+    """Those rehearsed, and others on the line through two of these. Up to `most`."""
+    known = sorted(n for n, peak in peaks.items() if peak < NOT_EVEN_ADDRESSES)
+    found = {size: peaks[size]}
+    for each in (max(size // 2, 1), 2 * size, 4 * size):
+        if each <= most and len(known) > 1:
+            low, high = next((p for p in pairwise(known) if each <= p[1]), (known[-2], known[-1]))
+            slope = (peaks[high] - peaks[low]) / (high - low)
+            found[each] = peaks.get(each, int(peaks[low] + slope * (each - low)))
+    return {n: found[n] for n in sorted(found) if found[n] < NOT_EVEN_ADDRESSES}
 
 
 def _ways(processes: Processes, offset: int, limit_bytes: int, largest: int) -> tuple[Way, ...]:

@@ -32,12 +32,32 @@ def proven(processes: Processes, fit: Fit, *, steps: int) -> Fit:
     """With a proof: microbatches that are predicted to fit timed, and the smallest of the fastest soaked.
 
     A global batch stays what it is. Where the training does not survive, the next smaller microbatch is soaked. Raises what
-    the processes raise.
+    the processes raise. Where no microbatch is predicted to fit, those with the settings that do, the cheapest first.
     """
-    whole = fit.microbatch * fit.grad_accum_steps
     fitting = [
         n for n in splits(fit.microbatch, fit.grad_accum_steps) if n <= fit.largest_microbatch
     ]
+    if fitting or not fit.ways:
+        return _proven(processes, fit, steps, fitting)
+    given, proof = processes.settings, None
+    for way in fit.ways:
+        processes.settings = given.with_words(way.settings)
+        size = processes.settings.config.train.microbatch
+        proof = _proven(processes, fit, steps, [size]).proof
+        assert proof is not None
+        beside = [
+            each for each in way.settings if each.split("=")[0] not in (MICROBATCH, ACCUMULATED)
+        ]
+        proof = replace(proof, settings=tuple(beside))
+        if proof.survived or processes.num_real >= MOST_PROCESSES:
+            break
+    processes.settings = given
+    return replace(fit, proof=proof)
+
+
+def _proven(processes: Processes, fit: Fit, steps: int, fitting: list[int]) -> Fit:
+    """fitting: the microbatches that are predicted to fit, the largest first."""
+    whole = fit.microbatch * fit.grad_accum_steps
     on_cpu = processes.machine.device_type == "cpu"
     with memory_group(fit.limit_bytes) if on_cpu else nullcontext() as group:
         rates: dict[int, float | None] = {}

@@ -21,7 +21,7 @@ from hotloop.core.files import write_atomically
 from hotloop.core.judgement import Diagnosis, Target, Verdict
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Environment as Machine
-from hotloop.core.memory_use import MemoryProfile, OutOfMemory
+from hotloop.core.memory_use import Fit, MemoryProfile, OutOfMemory
 from hotloop.core.task_scores import TaskScores
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ class Page:
     targets: Sequence[Target] = ()
     memory: MemoryProfile | None = None
     out_of_memory: OutOfMemory | None = None
+    fit: Fit | None = None
+    """Memory against the microbatch."""
+    fit_command: str = ""
+    """How to get that, or a proof."""
     diagnosis: Diagnosis | None = None
     explanations: Mapping[str, str] = field(default_factory=dict)
     """The page of `hotloop explain` for each finding's code."""

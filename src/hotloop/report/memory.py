@@ -46,6 +46,18 @@ def phase_rows(profile: MemoryProfile) -> Rows:
     return rows
 
 
+def microbatch_rows(fit: Fit) -> list[tuple[str, str, str, str]]:
+    """Microbatch, predicted peak of a whole training, measured peak, and whether it fits by the larger of both."""
+    rows = []
+    for n in sorted(fit.by_microbatch.keys() | fit.measured.keys()):
+        predicted, seen = fit.by_microbatch.get(n, 0), fit.measured.get(n, 0)
+        fits = "fits" if max(predicted, seen) <= fit.limit_bytes else "does not fit"
+        rows.append(
+            (f"{n:,}", size(predicted) if predicted else "", size(seen) if seen else "", fits)
+        )
+    return rows
+
+
 def out_of_memory_answer(found: OutOfMemory) -> str:
     """`It ran out of memory in backward of step 3: 990 MB of 1,000 MB, the control group ...`"""
     what = {
@@ -76,7 +88,7 @@ def render_out_of_memory(found: OutOfMemory) -> str:
     if found.ways:
         lines += [
             "",
-            "what takes less, the cheapest first",
+            "what takes less, the cheapest first (neither predicted nor measured here)",
             *(f"  - {each}" for each in found.ways),
         ]
     return "\n".join(lines)
@@ -101,14 +113,18 @@ def render_fit(fit: Fit) -> str:
             f"the first steps: predicted {size(fit.steps_bytes)}, measured {size(fit.measured_bytes)}: "
             f"{percent(abs(fit.error_fraction))} {sign} than it takes"
         )
-    if len(fit.measured) > 1:
-        peaks = ", ".join(f"{n:,}: {size(fit.measured[n])}" for n in sorted(fit.measured))
-        lines.append(f"measured peak by microbatch: {peaks}")
+    if len(rows := microbatch_rows(fit)) > 1:
+        lines += ["", f"  {'microbatch':12} {'predicted':>10}  {'measured':>10}"]
+        lines += [f"  {n:>10}   {peak:>10}  {seen:>10}  {fits}" for n, peak, seen, fits in rows]
+        lines.append("")
     lines += [f"not known: {each}" for each in fit.unknown]
     if fit.largest_microbatch:
         lines.append(f"largest microbatch predicted to fit: {fit.largest_microbatch:,}")
     if fit.ways:
-        lines += ["", "it fits with one of these, the cheapest first (predicted peak):"]
+        lines += [
+            "",
+            "it fits with one of these, the cheapest first (peaks predicted, not measured):",
+        ]
         for way in fit.ways:
             lines.append(f"  {' '.join(way.settings)}")
             lines.append(f"      {size(way.whole_bytes)}; {way.effect}")
@@ -140,9 +156,11 @@ def _proof(proof: Proof) -> list[str]:
         lines.append(f"  microbatch {microbatch:,}: {shown}")
     if len(proof.tokens_per_s) > 1:
         lines.append("  (one process each, which differ by some percent among themselves)")
-    settings = (
-        f"train.microbatch={proof.microbatch} train.grad_accum_steps={proof.grad_accum_steps}"
+    batch = (
+        f"train.microbatch={proof.microbatch}",
+        f"train.grad_accum_steps={proof.grad_accum_steps}",
     )
+    settings = " ".join([*batch, *proof.settings])
     if proof.survived:
         lines.append(
             f"recommended, and proven over {counted(proof.steps, 'step')} with evaluation and saves:"

@@ -98,8 +98,11 @@ def memory_told(
         told = render_out_of_memory(found).split("\n")
         if asked:
             limit = [] if found.limit_bytes is None else ["--memory", f"{found.limit_bytes // 10**6}M"]  # fmt: skip
-            command = shlex.join(["hotloop", "fit", *asked, *limit])
-            told += ["", f"which of these is enough: `{command}`"]
+            command = shlex.join(["hotloop", "fit", *asked, *limit, "--prove"])
+            told += [
+                "",
+                f"which of these is predicted to be enough, and proof of the cheapest: `{command}`",
+            ]
         told = [f"  {line}" if line and number else line for number, line in enumerate(told)]
         raise EnvironmentFailed(
             "out of memory", where=str(directory), do="\n".join(told)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.command_run import CommandRun
+from hotloop.core.config import RunConfig
 from hotloop.core.course import PairSpeeds
 from hotloop.core.errors import UsageError
 from hotloop.core.files import to_plain
@@ -203,6 +204,21 @@ def _patch_of(found: StoredRun) -> str:
     return text if text.startswith("--- ") else ""  # a ledger may name any file
 
 
+def _fit_command(run: StoredRun) -> str:
+    """How this page gets memory against the microbatch; of what ran out of it the proof that something is enough."""
+    config = run.directory / "config.yaml"
+    if run.settings is None or not isinstance(run.settings.config, RunConfig):
+        return ""
+    words, ended = ["hotloop", "fit", str(config)], run.out_of_memory
+    if ended is None and run.memory is None:
+        return ""
+    if ended is not None and ended.limit_bytes:
+        words += ["--memory", f"{ended.limit_bytes // 10**6}M", "--prove"]
+        return f"Which settings are predicted to be enough, and proof of the cheapest: `{shlex.join(words)}`"
+    does = "predicts memory against the microbatch, which this page then shows"
+    return "" if run.fit is not None else f"`{shlex.join(words)}` {does}."
+
+
 def pairs_of(found: StoredRun) -> tuple[PairSpeeds, ...]:
     """Work per second of every pair that was measured."""
     if found.trials is None:
@@ -252,6 +268,8 @@ def page_of(found: StoredRun) -> Page:
         use=utilization_rows(run.utilization),
         targets=found.targets,
         memory=run.memory,
+        fit=run.fit,
+        fit_command=_fit_command(run),
         out_of_memory=run.out_of_memory,
         diagnosis=found.diagnosis,
         explanations={
@@ -340,6 +358,7 @@ def object_of(found: StoredRun) -> dict[str, Any]:
         "evals": list(found.evals),
         "task": to_plain(found.run.task),
         "memory": to_plain(found.run.memory),
+        "fit": to_plain(found.run.fit),
         "out_of_memory": to_plain(found.run.out_of_memory),
         "settings": {
             key: {"value": found.settings.config.flat()[key], "origin": origin}

@@ -30,7 +30,13 @@ from hotloop.core.judgement import (
 )
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.core.measurement import Environment, Measurement
-from hotloop.core.memory_use import MemoryProfile, OutOfMemory, read_memory_notes
+from hotloop.core.memory_use import (
+    FIT_FILE,
+    Fit,
+    MemoryProfile,
+    OutOfMemory,
+    read_memory_notes,
+)
 from hotloop.core.sessions import read_sessions
 from hotloop.core.settings import Settings, load_stored
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
@@ -96,6 +102,8 @@ class StoredRun:
     memory: MemoryProfile | None = None
     """Where the memory of the process went that took most."""
     out_of_memory: OutOfMemory | None = None
+    fit: Fit | None = None
+    """What `hotloop fit` predicted of its config."""
     """It ended for that."""
     trials: Trials | None = None
     """The processes of a comparison."""
@@ -214,6 +222,10 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
     else:
         note_what_is_missing(files, settings, measurement, samples, state)
     notes = read_memory_notes(directory)
+    profile = profile_of(notes[0]) if notes else None
+    fit = files.stored(FIT_FILE, Fit)
+    if fit is not None and profile is not None and state != "stopped":
+        fit = replace(fit, measured={**fit.measured, fit.microbatch: profile.peak_bytes})
     return StoredRun(
         directory=directory,
         settings=settings,
@@ -227,7 +239,8 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
         ranks=_ranks(files, measurement, first=0 if command_run is None else None),
         state=state,
         telemetry=tuple(samples),
-        memory=profile_of(notes[0]) if notes else None,
+        memory=profile,
+        fit=fit,
         out_of_memory=(
             command_out_of_memory(notes, command_run, measurement, samples)
             if command_run is not None

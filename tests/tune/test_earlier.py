@@ -106,11 +106,20 @@ def test_what_is_not_finished_or_not_what_it_was_is_not_found(begun: list[Path])
     assert not file_of().exists()
     ledger = replace(read_json(directory / LEDGER_FILE, Ledger), continue_with=None)
     write_json(directory / LEDGER_FILE, ledger)
-    entry = earlier.Earlier(file_of())
+    entry = earlier.Earlier(file_of(), num_steps=90)
     entry.remember(directory, ledger)
     assert entry.found() == (directory, ledger)
     write_json(directory / LEDGER_FILE, replace(ledger, kept=()))
     assert entry.found() is None
+    entry.file.unlink()
+    late = replace(ledger.fixes[0], pays_after_steps=91)
+    for status, num_remembered in (("does_not_pay", 0), ("kept", 1)):
+        changed = replace(ledger, fixes=(replace(late, status=status),))
+        write_json(directory / LEDGER_FILE, changed)
+        entry.remember(directory, changed)
+        assert entry.file.exists() == num_remembered
+        assert entry.found() is None  # it pays after the last step
+    assert replace(entry, num_steps=91).found() == (directory, changed)
     (directory / LEDGER_FILE).unlink()
     assert entry.found() is None
     entry.file.write_text("[")

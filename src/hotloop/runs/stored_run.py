@@ -102,9 +102,9 @@ class StoredRun:
     memory: MemoryProfile | None = None
     """Where the memory of the process went that took most."""
     out_of_memory: OutOfMemory | None = None
+    """It ended for that."""
     fit: Fit | None = None
     """What `hotloop fit` predicted of its config."""
-    """It ended for that."""
     trials: Trials | None = None
     """The processes of a comparison."""
     trained: StoredRun | None = None

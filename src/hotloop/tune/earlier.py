@@ -49,17 +49,21 @@ class Earlier:
     """Where the tuning of a config is looked up."""
 
     file: Path
+    num_steps: int | None = None
+    """Those of this config; `None`: what its epochs need."""
 
     def found(self) -> tuple[Path, Ledger] | None:
         """Its directory and ledger; `None` where none was finished, or it is not what it was."""
         entry = mapping_of(self.file)
         try:
-            ledger = Path(entry["ledger"])
-            if _digest(ledger) == entry["sha256"]:
-                return ledger.parent, read_json(ledger, Ledger)
+            path = Path(entry["ledger"])
+            if _digest(path) != entry["sha256"]:
+                return None
+            ledger = read_json(path, Ledger)
         except (KeyError, TypeError, OSError, UsageError):
-            pass
-        return None
+            return None
+        pays_after = max((fix.pays_after_steps or 0 for fix in ledger.fixes), default=0)
+        return None if self.num_steps and pays_after > self.num_steps else (path.parent, ledger)
 
     def begin(self, directory: Path) -> None:
         """Trials in `directory` are of this, unless some were made before: by other sources, for all that is known."""
@@ -69,6 +73,9 @@ class Earlier:
     def remember(self, directory: Path, ledger: Ledger) -> None:
         """Keep what was stored in `directory`, if all trials were of this, and nothing was left out for want of time."""
         is_whole = ledger.continue_with is None and any(each.verdict for each in ledger.fixes)
+        is_whole &= all(
+            each.status != "does_not_pay" for each in ledger.fixes
+        )  # in more steps it may
         if not is_whole or mapping_of(directory / BEGUN_FILE).get("key") != self.file.stem:
             return
         path = (directory / LEDGER_FILE).resolve()
@@ -116,7 +123,8 @@ def earlier_of(
         [(str(each), _digest(each)) for each in sources],
     ]
     key = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
-    return Earlier(cache_directory() / "tuned" / f"{key[:32]}.json")
+    file = cache_directory() / "tuned" / f"{key[:32]}.json"
+    return Earlier(file, settings.config.train.steps or None)
 
 
 def _text(config: RunConfig, paths: Sequence[str]) -> list[Any]:

@@ -54,6 +54,20 @@ def test_answer_comes_first_and_every_fix_has_its_line() -> None:
     )
 
 
+def test_a_reason_that_many_share_is_said_once() -> None:
+    names = [f"train.num_threads={number}" for number in range(1, 9)]
+    why = "out of budget: its first pairs take about 9 s, and 5 s were left"
+    left = [TriedFix(name, name, "not_tried", why) for name in names]
+    said = render_ledger(replace(ledger(KEPT, *left), run_with="train")).splitlines()
+    assert [line for line in said if why in line] == [f"  not tried    8 values: {why}"]
+    assert "".join(each.strip() for each in said[4:6]).replace(",", ", ").split() == [
+        *(f"{name}," for name in names[:-1]), names[-1],
+    ]  # fmt: skip
+    assert render_ledger(ledger(KEPT, *left[:2])).count(why) == 2
+    other = replace(left[0], gain_at_most=1.2)
+    assert render_ledger(ledger(other, other, other)).count(why) == 3
+
+
 def test_budget_that_ended_before_anything_was_proven_is_the_answer() -> None:
     begun = ledger(TriedFix("fused", True, "stopped", "out of budget", verdict=VERDICT))
     assert ledger_answer(begun) == "1 fix tested, none proven faster."

@@ -5,10 +5,15 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Sequence
+from itertools import groupby
 
 from hotloop.core.judgement import Finding, Status, Verdict
 from hotloop.core.ledger import Ledger, Prediction, Scorecard, TriedFix
 from hotloop.report import numbers
+
+MANY = 3
+"""Lines that would say the same."""
+INDENT = " " * 6
 
 
 def ledger_answer(ledger: Ledger) -> str:
@@ -45,9 +50,16 @@ def render_ledger(ledger: Ledger) -> str:
     """The answer, and a line for each fix."""
     width = max((len(fix.name) for fix in ledger.fixes), default=0)
     lines = [ledger_answer(ledger), ""] if ledger.fixes else [ledger_answer(ledger)]
-    for fix in ledger.fixes:
-        lines.append(_line(fix, width))
-        lines += [f"      {line.strip()}" for line in fix.details.splitlines()]
+    for _, group in groupby(ledger.fixes, _line_of):
+        fixes = [*group]
+        if len(fixes) >= MANY:
+            lines.append(f"  {'not tried':<12} {len(fixes)} {_noun(ledger)[1]}: {fixes[0].why}")
+            names = ", ".join(fix.name for fix in fixes)
+            lines += textwrap.wrap(names, 110, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)  # fmt: skip
+            continue
+        for fix in fixes:
+            lines.append(_line(fix, width))
+            lines += [f"{INDENT}{line.strip()}" for line in fix.details.splitlines()]
     if ledger.not_comparable is not None:
         lines.append(f"  its steps are not comparable from run to run: {ledger.not_comparable}")
     if said := overstated(ledger):
@@ -59,6 +71,12 @@ def render_ledger(ledger: Ledger) -> str:
     if ledger.continue_with is not None:
         lines.append(f"  go on with: {ledger.continue_with}")
     return "\n".join(lines)
+
+
+def _line_of(fix: TriedFix) -> tuple[str, str]:
+    """The same for all whose lines would say the same."""
+    is_plain = fix.status == "not_tried" and not fix.details and not _expected(fix)
+    return fix.why, "" if is_plain else fix.name
 
 
 def overstated(ledger: Ledger) -> str:

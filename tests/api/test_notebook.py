@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -117,6 +119,26 @@ def test_the_doctor_examines_a_notebook(tmp_path: Path, monkeypatch: pytest.Monk
     made = notebook("import time\nimport torch", TRAIN, "train(200)")
     nbformat.write(made, "a loop.ipynb")
     run = hotloop.doctor("a loop.ipynb", out="run", options=["--no-try"])
+    assert SLEEPS_AT in [each.site for each in run.findings]
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("jupyter nbconvert --to notebook --execute loop.ipynb", "nbconvert"),
+        ("papermill loop.ipynb done.ipynb", "papermill"),
+    ],
+)
+def test_the_doctor_examines_what_executes_a_notebook(
+    command: str, needs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(needs, reason=f"{needs} is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    made = notebook("import time\nimport torch", TRAIN, "train(200)")
+    made.metadata.kernelspec = {"name": "python3", "language": "python", "display_name": "Python"}
+    nbformat.write(made, "loop.ipynb")
+    run = hotloop.doctor(command, out="run", options=["--no-try"])
     assert SLEEPS_AT in [each.site for each in run.findings]
 
 

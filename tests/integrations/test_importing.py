@@ -33,8 +33,7 @@ def test_importing_it_loads_no_framework() -> None:
 )
 def test_a_framework_that_is_not_there_is_named(name: str, package: str) -> None:
     # `None` there is what Python takes for a module that can not be found.
-    said = ran(
-        f"import sys; sys.modules['{package}'] = None\nfrom hotloop.integrations import {name}"
-    )
+    gone = f"sys.modules['{package}'] = sys.modules['pytorch_{package}'] = None"
+    said = ran(f"import sys; {gone}\nfrom hotloop.integrations import {name}")
     assert f"UsageError: {name} needs {package}" in said
     assert f"pip install {package}" in said

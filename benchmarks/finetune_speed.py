@@ -77,6 +77,16 @@ def tagged(text: str) -> dict[str, list[str]]:
     return {"words": words, "tags": tags}
 
 
+def lengths_of(num: int, draw: random.Random) -> list[int]:
+    """Tokens of each text, without the special ones, in random order: quantiles of a log-normal distribution.
+
+    Drawn, the shortest and the longest would be missing from some hundred texts.
+    """
+    spread = statistics.NormalDist(math.log(18), 0.75)
+    quantiles = [math.exp(spread.inv_cdf((number + 0.5) / num)) for number in range(num)]
+    return draw.sample([min(126, max(2, round(each))) for each in quantiles], num)
+
+
 def make(directory: Path, num: int, size: str, entities: bool = False) -> None:
     """train and held-out, csv or jsonl, and a model directory."""
     layers, width, vocabulary = SIZES[size]
@@ -110,9 +120,8 @@ def make(directory: Path, num: int, size: str, entities: bool = False) -> None:
     )
     draw = random.Random(0)
     rows = []
-    for _ in range(num + num // 4):
+    for wanted in [*lengths_of(num, draw), *lengths_of(num // 4, draw)]:
         package = draw.choice(PACKAGES)
-        wanted = min(126, max(2, round(draw.lognormvariate(math.log(18), 0.75))))
         begin = draw.randrange(len(words[package]) - 128)
         pieces = made.encode(
             " ".join(words[package][begin : begin + 128]), add_special_tokens=False

@@ -17,11 +17,13 @@ from decoders import (
     write_chats,
     write_prompts,
 )
+from torch._dynamo.utils import counters
 
 from hotloop.core.errors import UsageError
 from hotloop.finetune import answers
 from hotloop.finetune.conduct import Steps
 from hotloop.finetune.job import settings_of, start
+from hotloop.hardware.device import why_compile_cannot_run
 from hotloop.train.trained import Text
 
 KINDS = ["llama", "gpt2", "qwen2", "pythia", "mistral", "bloom", "gemma2"]
@@ -113,6 +115,39 @@ def test_as_many_are_answered_at_a_time_as_memory_holds(
     monkeypatch.setattr(answers, "MOST_CACHE_BYTES", 2 * 2 * 2 * 2 * 8 * 4 * 170)
     assert said(run, PROMPTS) == together
     assert max(sizes) == 2
+
+
+@pytest.mark.at_once(1)
+@pytest.mark.parametrize("kind", ["gemma2", "gpt2", "bloom", "llama", "mistral", "pythia", "qwen2"])
+def test_compiled_answers_are_the_same_by_one_graph(
+    kind: str, tmp_path: Path, sizes: Sizes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the whole compiler. Of more prompts than memory holds at a time, and of rows that end before others."""
+    if why := why_compile_cannot_run(torch.device("cpu")):
+        pytest.skip(why)
+    run = run_of(kind, tmp_path)
+    drawn = {"temperature": 1.5, "top_k": 40, "top_p": 0.9}
+    plain = [said(run, PROMPTS), said(run, PROMPTS, seed=5, **drawn)]
+    monkeypatch.setattr(answers, "MOST_CACHE_BYTES", 4 * 2 * 2 * 2 * 8 * 4 * 170)
+    sizes.clear()
+    for how, wanted in zip(({}, {"seed": 5, **drawn}), plain, strict=True):
+        torch._dynamo.reset()
+        counters.clear()
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            assert said(run, PROMPTS, compiled=True, **how) == wanted
+        assert counters["stats"]["unique_graphs"] == 1
+    assert max(sizes) < len(PROMPTS)
+
+
+def test_a_model_that_transformers_does_not_compile_answers_uncompiled_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of("llama", tmp_path)
+    plain = said(run, PROMPTS)
+    monkeypatch.setattr(transformers.LlamaPreTrainedModel, "_can_compile_fullgraph", False)
+    *found, (note,) = said(run, PROMPTS, compiled=True)
+    assert found == plain[:-1]
+    assert "--compile is off: transformers says of LlamaForCausalLM that it cannot be" in note
 
 
 def test_a_model_that_padding_changes_answers_one_prompt_after_the_other_and_says_so(

@@ -376,6 +376,18 @@ def test_4bit_without_its_package_is_one_clear_error(
 # What comes after
 
 
+def test_compiled_answers_are_the_same(tmp_path: Path) -> None:
+    run, said = str(tmp_path / "run"), tmp_path / "said.json"
+    losses(job(tmp_path, "instructions", f"train.device={DEVICE}"), tmp_path / "run")
+    asked = [word for prompt, _ in decoders.asked(4) for word in ("--prompt", prompt)]
+    asked += ["--temperature", "0", "--device", DEVICE, "--json", str(said)]
+    found = []
+    for how in ([], ["--compile"]):
+        assert run_here(["generate", run, *asked, *how]) == 0
+        found.append(json.loads(said.read_text())["texts"])
+    assert found[0] == found[1]
+
+
 def test_predictions_of_a_gpu_are_those_of_the_cpu(tmp_path: Path) -> None:
     torch.manual_seed(3)
     rows = [InputRow({}, text) for text, _ in encoders.rows(150)]

@@ -18,6 +18,8 @@ from hotloop.core.errors import UsageError
 from hotloop.core.untrusted import read_bytes
 
 if TYPE_CHECKING:
+    import torch
+
     from hotloop.train.trained import Text
 
 Weights = Literal["averaged", "last"]
@@ -117,7 +119,7 @@ def _writer(
     """What adds to `texts` piece by piece, by a model that is loaded now, and what is said of the model."""
     from hotloop.core.causal_config import CAUSAL_TASKS
     from hotloop.core.settings import task_of
-    from hotloop.hardware.device import why_compile_cannot_run
+    from hotloop.hardware.device import pick_device
     from hotloop.train.trained import load_trained, write_texts
 
     if (run / "config.yaml").is_file() and task_of(run / "config.yaml") in CAUSAL_TASKS:
@@ -125,11 +127,13 @@ def _writer(
 
         if weights is not None:
             raise UsageError("--weights is of runs that train on text", where=str(run), do="leave it out: `model/` has those that were kept")  # fmt: skip
-        if compiled:
-            raise UsageError("--compile is of runs that train on text", where=str(run), do="leave it out")  # fmt: skip
-        written = write_answers(run, texts, device=device, warn=note, trusted=trusted, **how)
+        compiled = compiled and _can_compile(pick_device(device, asked_by="--device"))
+        written = write_answers(run, texts, device=device, warn=note, trusted=trusted, compiled=compiled, **how)  # fmt: skip
         next(written)  # reads the model
-        return written, {"step": None, "weights": "exported", "notes": [], "compile_s": None}
+        began = time.perf_counter()
+        next(written)  # compiles
+        seconds = time.perf_counter() - began if compiled else None
+        return written, {"step": None, "weights": "exported", "notes": [], "compile_s": seconds}
     if trusted:
         raise UsageError("--trust-remote-code is of fine-tuned runs", where=str(run), do="leave it out")  # fmt: skip
     trained = load_trained(run, device, weights=weights)
@@ -137,17 +141,21 @@ def _writer(
         note(each)
     if weights is None and trained.weights == "averaged":
         note("with the averaged weights; `--weights last` takes the others")
-    if compiled and (why := why_compile_cannot_run(trained.model.tokens.weight.device)):
-        note(f"--compile is off: {why}")
-        compiled = False
-    if compiled:
-        note("compiling takes seconds to minutes before the first token")
+    compiled = compiled and _can_compile(trained.model.tokens.weight.device)
     began = time.perf_counter()
     written = write_texts(trained, texts, compiled=compiled, **how)
     next(written)  # reads the prompts, and compiles
     seconds = time.perf_counter() - began if compiled else None
     told = {"step": trained.step, "weights": trained.weights, "notes": [*trained.notes]}
     return written, {**told, "compile_s": seconds}
+
+
+def _can_compile(device: torch.device) -> bool:
+    from hotloop.hardware.device import why_compile_cannot_run
+
+    why = why_compile_cannot_run(device)
+    note(f"--compile is off: {why}" if why else "compiling takes seconds to minutes before the first token")  # fmt: skip
+    return why is None
 
 
 def _show_all(

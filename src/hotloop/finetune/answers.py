@@ -25,6 +25,7 @@ from hotloop.finetune.pretrained import Warn
 from hotloop.hardware.device import pick_device
 from hotloop.models.export import quiet
 from hotloop.models.sampling import choose
+from hotloop.optimizations.compiling.trainer import compile_model
 from hotloop.train.trained import MOST_CACHE_BYTES, Text
 
 TOLERANCE = 1e-3
@@ -39,10 +40,14 @@ def write_answers(
     device: str,
     warn: Warn,
     trusted: bool = False,
+    compiled: bool = False,
     num_tokens: int,
     **how: Any,
 ) -> Iterator[None]:
-    """As `train.trained.write_texts`; trusted: with code of the model's own. how: temperature, top_k, top_p. The first `next` reads the model and the prompts."""
+    """As `train.trained.write_texts`; trusted: with code of the model's own. how: temperature, top_k, top_p.
+
+    The first `next` reads the model and the prompts, the second compiles.
+    """
     config, place = load_settings(run / "config.yaml", kind=CausalConfig).config, pick_device(device, asked_by="--device")  # fmt: skip
     own = run / MERGED_DIRECTORY if (run / MERGED_DIRECTORY).is_dir() else run / MODEL_DIRECTORY
     if not own.is_dir():
@@ -74,6 +79,8 @@ def write_answers(
         warn(f"{type(model).__name__} answers one prompt after the other: padded it gives other logits")  # fmt: skip
         together = 1
     yield
+    cache = _compiled(model, prompts[:together], room, most + max(room), warn) if compiled else None
+    yield
     for first in range(0, len(texts), together):
         part = slice(first, first + together)
         draws = [torch.Generator(place).manual_seed(text.seed) for text in texts[part]]
@@ -81,7 +88,7 @@ def write_answers(
         def chosen(logits: Tensor, rows: list[int], draws: list[Any] = draws) -> list[int]:
             return choose(logits, [draws[row] for row in rows], **how)
 
-        for row, number in _continued(model, prompts[part], room[part], stops, chosen):
+        for row, number in _continued(model, prompts[part], room[part], stops, chosen, cache):
             text = texts[first + row]
             text.grow(tokenizer, number)
             if number is None:
@@ -130,36 +137,74 @@ def _with_adapter(
     return adapted, replace(vocabulary, tokenizer=tokenizer)
 
 
+def _compiled(
+    model: Any, prompts: Sequence[list[int]], room: Sequence[int], width: int, warn: Warn
+) -> Any | None:
+    """Compile what makes one more token of each prompt; returns the cache that its shapes are of, `width` tokens a row."""
+    from transformers.cache_utils import Cache, StaticLayer
+
+    config = model.config.get_text_config()
+    kinds = {*(getattr(config, "layer_types", None) or ())}
+    if not model._can_compile_fullgraph or kinds - {"full_attention", "sliding_attention"}:
+        warn(f"--compile is off: transformers says of {type(model).__name__} that it cannot be compiled whole")  # fmt: skip
+        return None
+    # Layers of a sliding window count in Python, and would be compiled again in each step; its mask makes it as well.
+    layers = [StaticLayer(max_cache_len=width) for _ in range(config.num_hidden_layers)]
+    cache = Cache(layers=layers)
+    compile_model(model, "reduce-overhead" if model.device.type == "cuda" else True)
+    # The first token is the prompts' own; a CUDA graph is recorded in the second step.
+    few = [min(4, each) for each in room]
+    for _ in _continued(model, prompts, few, set(), lambda logits, rows: [0] * len(rows), cache):
+        pass
+    return cache
+
+
 def _continued(
     model: Any,
     prompts: Sequence[list[int]],
     room: Sequence[int],
     stops: set[Any],
     chosen: Callable[[Tensor, list[int]], list[int]],
+    cache: Any | None = None,
 ) -> Iterator[tuple[int, int | None]]:
-    """Up to `room` ids that follow each of `prompts`, as (row, id); (row, None) ends a row."""
-    rows, left, past = list(range(len(prompts))), list(room), None
+    """Up to `room` ids that follow each of `prompts`, as (row, id); (row, None) ends a row.
+
+    cache: a fixed one, whose rows all stay, for a model that is compiled: each step has the same shapes.
+    """
+    rows, left, past = list(range(len(prompts))), list(room), cache
+    at = list(rows)  # of `rows` in the batch
+    if cache is not None and cache.is_initialized:
+        cache.reset()
+        prompts = [*prompts, *[prompts[0]] * (len(cache.layers[0].keys) - len(prompts))]
     ids, mask, positions = _padded(prompts, model.device)
+    if cache is not None:
+        rest = cache.layers[0].max_cache_len - mask.shape[1]
+        mask = torch.cat([mask, mask.new_ones(len(mask), rest)], 1)
+    step = model.forward  # prompts have many lengths: the model itself is what may be compiled
     while rows:
-        found = _read(model, ids, mask, positions, past, use_cache=True)
-        past = found["cache" if "cache" in found else "past_key_values"]
-        numbers = chosen(found.logits[:, -1].float(), rows)
+        found = _read(step, ids, mask, positions, past, use_cache=True)
+        past, step = found["cache" if "cache" in found else "past_key_values"], model
+        numbers = chosen(found.logits[at, -1].float(), rows)
         kept = []
-        for at, (row, number) in enumerate(zip(rows, numbers, strict=True)):
+        for place, (row, number) in enumerate(zip(rows, numbers, strict=True)):
             if number not in stops:
                 left[row] -= 1
                 yield row, number
             if number in stops or not left[row]:
                 yield row, None
             else:
-                kept.append(at)
-        if len(kept) < len(rows) and kept:
-            at_rows = torch.tensor(kept, device=model.device)
-            past.batch_select_indices(at_rows)
-            mask, positions = mask[at_rows], positions[at_rows]
-        rows = [rows[at] for at in kept]
-        ids = torch.tensor([[numbers[at]] for at in kept], device=model.device)
-        mask, positions = torch.cat([mask, mask.new_ones(len(mask), 1)], 1), positions[:, -1:] + 1
+                kept.append(place)
+        rows, at, numbers = ([each[place] for place in kept] for each in (rows, at, numbers))
+        ids, positions = _last(ids), _last(positions)
+        if cache is None:
+            if 0 < len(at) < len(ids):
+                past.batch_select_indices(torch.tensor(at, device=model.device))
+                ids, mask, positions = ids[at], mask[at], positions[at]
+                at = list(range(len(at)))
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+        # A row that has ended and is still there repeats its last token in place.
+        ids[at] = torch.tensor(numbers, dtype=ids.dtype, device=model.device)[:, None]
+        positions[at] += 1
 
 
 def _padded(prompts: Sequence[list[int]], device: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,13 +216,18 @@ def _padded(prompts: Sequence[list[int]], device: Any) -> tuple[Tensor, Tensor, 
     return torch.tensor(ids, device=device), (at >= 0).long().to(device), at.clamp(min=0).to(device)
 
 
-def _read(model: Any, ids: Tensor, mask: Tensor, positions: Tensor, past: Any = None, **more: Any) -> Any:  # fmt: skip
-    """What the model returns, of the last place alone where it can."""
+def _last(each: Tensor) -> Tensor:
+    """Its last column (B, 1), in strides that are the same whatever its width was."""
+    return each[:, -1:].clone(memory_format=torch.contiguous_format)
+
+
+def _read(step: Any, ids: Tensor, mask: Tensor, positions: Tensor, past: Any = None, **more: Any) -> Any:  # fmt: skip
+    """What a model or its `forward` returns, of the last place alone where it can."""
     named = {"attention_mask": mask, "position_ids": positions, "logits_to_keep": 1}
-    known = inspect.signature(model.forward).parameters
+    known = inspect.signature(getattr(step, "forward", step)).parameters
     if past is not None:  # by its name from transformers 5.24 on, or before
         more["cache" if "cache" in known else "past_key_values"] = past
-    return model(input_ids=ids, **{k: v for k, v in named.items() if k in known}, **more)
+    return step(input_ids=ids, **{k: v for k, v in named.items() if k in known}, **more)
 
 
 def _takes_padding(model: Any, prompts: Sequence[list[int]]) -> bool:

@@ -63,23 +63,24 @@ def refused(run: Run, words: list[str], ran: Path) -> None:
     assert not ran.exists()
 
 
+@pytest.mark.parametrize("lora", [[], ["model.lora.rank=2", "model.lora.merge=true"]])
 def test_code_of_an_encoder_runs_only_where_it_is_asked_for(
-    tmp_path: Path, run: Run, ran: Path
+    lora: list[str], tmp_path: Path, run: Run, ran: Path
 ) -> None:
     place = save_encoder("bert", tmp_path / "own")
     with_own_code(place, "Bert", "ForSequenceClassification")
     words = ["train", "--task", "sentiment", "--data", str(write_csv(tmp_path / "a.csv")), *QUIET]
     words += ["--model", str(place), "--out", str(tmp_path / "run")]
     refused(run, words, ran)
-    trusted = [*words, "model.trust_remote_code=true"]
+    trusted = [*words, "model.trust_remote_code=true", *lora]
     assert "accuracy" in run(trusted)
     assert ran.exists()
-    assert (tmp_path / "run/model/modeling_own.py").is_file()
+    assert (tmp_path / f"run/{'merged' if lora else 'model'}/modeling_own.py").is_file()
     # The run says that it was trusted. So may that of a stranger.
     asked = ["predict", str(tmp_path / "run"), "--text", "a great film"]
     refused(run, asked, ran)
     assert '"predicted"' in run([*asked, "--trust-remote-code"])
-    assert ran.exists()
+    assert ran.exists() or lora  # whose code is that of the first directory, and imported already
     (place / "model.safetensors").rename(place / "pytorch_model.bin")
     for each in (words, trusted):
         assert "pytorch_model.bin, a pickle" in run(each, code=2)

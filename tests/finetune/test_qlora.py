@@ -9,9 +9,11 @@ import pytest
 import torch
 import transformers
 from decoders import asked, config, save_decoder, write_prompts
+from encoders import save_encoder, write_csv
 from safetensors.torch import load_file
 
-from hotloop.core.causal_config import CausalModel, LoraConfig
+from hotloop.core.causal_config import CausalModel
+from hotloop.core.finetune_config import LoraConfig
 from hotloop.core.step import read_steps
 from hotloop.finetune.adapters import keep_gradients, quantization
 from hotloop.finetune.decoder import load_decoder
@@ -107,3 +109,36 @@ def test_gradients_after_an_evaluation_are_those_of_the_same_weights_unquantized
     assert len(found[0]) == len(weights) > 20
     for name, gradient in found[0].items():
         torch.testing.assert_close(gradient, found[1][name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_an_encoder_with_quantized_weights_learns_resumes_and_predicts(
+    kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    base, data = save_encoder(kind, tmp_path / kind), write_csv(tmp_path / "a.csv")
+    job = ["train", "--task", "sentiment", "--data", str(data), "--model", str(base)]
+    job += ["optimizer.learning_rate=1e-2", "logging.tensorboard=false", "eval.every_steps=10"]
+    job += ["model.lora.rank=8", "model.lora.quantize=4bit", "schedule.name=constant", "--out"]
+    run([*job, str(tmp_path / "whole"), "train.steps=60"])
+    run([*job, str(tmp_path / "cut"), "train.steps=40"])
+    run([*job, str(tmp_path / "cut"), "train.steps=60"])
+    for name in ("model/adapter_model.safetensors", "evals.jsonl"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    stored = load_file(next((tmp_path / "cut/checkpoints").glob("*/model.safetensors")))
+    assert all(".lora_" in name or "classifier" in name for name in stored)
+    assert json.loads((tmp_path / "whole/task.json").read_text())["accuracy"] >= 0.5
+
+    text, out = "the film was superb and lovely", tmp_path / "said.jsonl"
+    labels = transformers.AutoConfig.from_pretrained(tmp_path / "whole/model")
+    skipped = quantization(LORA, CPU, "fp32", ["classifier", "pre_classifier"])
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(base, config=labels, **skipped)  # fmt: skip
+    keep_gradients(model)
+    model = peft.PeftModel.from_pretrained(model, str(tmp_path / "whole/model")).eval()
+    own = transformers.AutoTokenizer.from_pretrained(tmp_path / "whole/model")
+    with torch.no_grad():
+        wanted = model(own(text, return_tensors="pt").input_ids).logits.softmax(1)[0]
+    (tmp_path / "in.txt").write_text(text + "\n")
+    run(["predict", str(tmp_path / "whole"), str(tmp_path / "in.txt"), "--out", str(out)])
+    found = json.loads(out.read_text())["probabilities"].values()
+    assert [*found] == pytest.approx(wanted.tolist(), abs=1e-5)

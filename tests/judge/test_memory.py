@@ -163,7 +163,7 @@ def test_ways_are_settings_that_this_kind_of_training_has(kind: str) -> None:
     }
     own = {
         "text": {"train.loss", "train.activation_checkpointing"},
-        "encoder": {"model.max_tokens"},
+        "encoder": {"model.max_tokens", "model.lora.rank"},
     }
     own |= {"decoder": {"model.max_tokens", "model.lora.rank"}, "adapter": {"model.lora.quantize"}}
     assert named - {"train.host_memory"} == shared | own.get(kind, set())

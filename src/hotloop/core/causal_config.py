@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hotloop.core.finetune_config import (
     Delimiter,
@@ -12,11 +12,12 @@ from hotloop.core.finetune_config import (
     FinetuneLoop,
     FinetuneTrain,
     Layout,
+    LoraConfig,
+    Name,
 )
-from hotloop.core.model_config import Natural, Positive, PositiveNumber, Section, Seed
+from hotloop.core.model_config import Positive, Section, Seed
 
 CAUSAL_TASKS = ("instructions", "text")
-Name = Annotated[str, Field(min_length=1)]
 
 
 class CausalData(Section):
@@ -39,23 +40,6 @@ class CausalData(Section):
     """What stands between columns, a character or `tab`; else a comma, or a tab in .tsv."""
     seed: Seed = 0
     """Seed of the order, a permutation per epoch, and of which examples are held out."""
-
-
-class LoraConfig(Section):
-    rank: Natural = 0
-    """Rank of the matrices that are added to the weights and trained in their place (LoRA, Hu et al. 2021, by peft). 0
-    trains the weights themselves."""
-    alpha: PositiveNumber = 16.0
-    """What is added is scaled by this over `rank`."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the inputs of what is added that is dropped."""
-    target: Name | list[Name] = "auto"
-    """Names of the layers to add to; `auto` takes all linear ones but the output."""
-    merge: bool = False
-    """Also write `merged/`: the model with the adapter in its weights. A finished run that is started again with it does so."""
-    quantize: Literal["none", "4bit"] = "none"
-    """`4bit` keeps the weights that are not trained in NF4 (QLoRA, Dettmers et al. 2023, by bitsandbytes).
-    Ran on a CPU, and on an H100 with torch 2.11."""
 
 
 class CausalModel(Section):
@@ -89,26 +73,13 @@ class CausalConfig(FinetuneLoop):
     train: CausalTrain = CausalTrain()
     eval: CausalEval = CausalEval()
 
-    @model_validator(mode="after")
-    def _quantized(self) -> Self:
-        lora = self.model.lora
-        if lora.quantize != "none" and lora.merge:
-            raise ValueError("`model.lora.merge` is not there for `model.lora.quantize: 4bit` yet")
-        if lora.quantize != "none" and not lora.rank:
-            raise ValueError(
-                "`model.lora.quantize` keeps weights that are not trained; set `model.lora.rank`, or remove it"
-            )
-        return self
-
 
 def idle_causal_settings(config: CausalConfig) -> tuple[tuple[str, bool, str], ...]:
     """Rows of `idle_settings.without_effect`."""
-    lora = "model.lora.alpha model.lora.dropout model.lora.target model.lora.merge"
     of_chats = "data.messages data.prompt data.completion data.chat_template"
     text = config.task == "text"
     return (
         ("train.class_weights", True, "remove it: a decoder has no classes"),
-        (lora, not config.model.lora.rank, "set `model.lora.rank`, or remove it"),
         (of_chats, text, "set `task: instructions`, or remove it"),
         ("data.text", not text, "set `task: text`, or remove it"),
     )

@@ -30,7 +30,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
 }
 """What an evaluation of each task can be judged by."""
 
-Column = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1)]
+Column = Name
 Layout = bool | Literal["buckets"]
 TYPED_TABS = {"tab": "\t", "\\t": "\t"}
 Delimiter = Annotated[str, BeforeValidator(lambda given: TYPED_TABS.get(str(given), given)), Field(min_length=1, max_length=1)]  # fmt: skip
@@ -64,6 +65,23 @@ class ExamplesConfig(Section):
     """Seed of the order, a permutation per epoch, and of which examples are held out."""
 
 
+class LoraConfig(Section):
+    rank: Natural = 0
+    """Rank of the matrices that are added to the weights and trained in their place (LoRA, Hu et al. 2021, by peft), beside
+    the head of an encoder. 0 trains the weights themselves."""
+    alpha: PositiveNumber = 16.0
+    """What is added is scaled by this over `rank`."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the inputs of what is added that is dropped."""
+    target: Name | list[Name] = "auto"
+    """Names of the layers to add to; `auto` takes all linear ones but the output, or the head."""
+    merge: bool = False
+    """Also write `merged/`: the model with the adapter in its weights. A finished run that is started again with it does so."""
+    quantize: Literal["none", "4bit"] = "none"
+    """`4bit` keeps the weights that are not trained in NF4 (QLoRA, Dettmers et al. 2023, by bitsandbytes).
+    Ran on a CPU, and on an H100 with torch 2.11."""
+
+
 class EncoderConfig(Section):
     path: str
     """Directory (or cached name) of an encoder in the format of transformers, with safetensors weights."""
@@ -74,6 +92,7 @@ class EncoderConfig(Section):
     together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with."""
     trust_remote_code: bool = False
     """Run the code of a model that brings its own (`auto_map` in its config). It can do here whatever you can."""
+    lora: LoraConfig = LoraConfig()
 
 
 class FinetuneOptimizer(OptimizerConfig):
@@ -139,6 +158,19 @@ class FinetuneLoop(LoopConfig):
     train: FinetuneTrain = FinetuneTrain()
     eval: FinetuneEval = FinetuneEval()
     stability: FinetuneStability = FinetuneStability()
+
+    @model_validator(mode="after")
+    def _quantized(self) -> Self:
+        lora = getattr(self.model, "lora", None)
+        if lora is None or lora.quantize == "none":
+            return self
+        if lora.merge:
+            raise ValueError("`model.lora.merge` is not there for `model.lora.quantize: 4bit` yet")
+        if not lora.rank:
+            raise ValueError(
+                "`model.lora.quantize` keeps weights that are not trained; set `model.lora.rank`, or remove it"
+            )
+        return self
 
     @property
     def may_compile(self) -> bool:

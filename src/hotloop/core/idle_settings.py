@@ -30,6 +30,7 @@ def without_effect(config: LoopConfig, given: Collection[str]) -> tuple[str, str
         ("logging.project logging.run_name", not (config.logging.wandb or config.logging.mlflow), "set `logging.wandb` or `logging.mlflow`, or remove it"),
         ("eval.windows checkpoint.keep_best", not config.eval.every_steps, "set `eval.every_steps`, or remove it"),
         ("checkpoint.upload_mb_per_s checkpoint.compress", config.checkpoint.upload is None, "set `checkpoint.upload`, or remove it"),
+        ("model.lora.alpha model.lora.dropout model.lora.target model.lora.merge", not config.flat().get("model.lora.rank"), "set `model.lora.rank`, or remove it"),
         ("checkpoint.interruptions_per_day", config.checkpoint.every_steps != "auto", "set `checkpoint.every_steps: auto`, or remove it"),
     )
     of_text = () if not isinstance(config, RunConfig) else (

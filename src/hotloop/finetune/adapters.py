@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from hotloop.core.causal_config import LoraConfig
 from hotloop.core.errors import UsageError, pip_install
+from hotloop.core.finetune_config import LoraConfig
 from hotloop.models.export import TOLERANCE, ExportDiffers, appearing_whole, quiet
 from hotloop.optimizations.precision.autocast import DTYPES
 
 MERGED_TOLERANCE = 1e-4
 """The same as `TOLERANCE`, where the adapter is added to the weights before and not after their product."""
+CAUSAL = "AutoModelForCausalLM"
+TASKS = {
+    CAUSAL: "CAUSAL_LM",
+    "AutoModelForSequenceClassification": "SEQ_CLS",
+    "AutoModelForTokenClassification": "TOKEN_CLS",
+}
+"""What peft calls the task of a class of transformers."""
 
 
 def check_lora(config: LoraConfig) -> None:
@@ -31,8 +39,13 @@ def check_lora(config: LoraConfig) -> None:
             raise UsageError(f"`{key}` needs {package}, which is not installed", where=key, do=do)
 
 
-def quantization(config: LoraConfig, device: torch.device, precision: str) -> dict[str, Any]:
-    """Arguments for `from_pretrained`: the settings of the QLoRA paper, products in the precision of the run."""
+def quantization(
+    config: LoraConfig, device: torch.device, precision: str, whole: Collection[str] = ()
+) -> dict[str, Any]:
+    """Arguments for `from_pretrained`: the settings of the QLoRA paper, products in the precision of the run.
+
+    whole: modules that are not quantized, since they are trained themselves; of a decoder without any its output is not.
+    """
     if config.quantize == "none":
         return {}
     import transformers
@@ -42,6 +55,7 @@ def quantization(config: LoraConfig, device: torch.device, precision: str) -> di
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=DTYPES.get(precision, torch.float32),
+        llm_int8_skip_modules=sorted(whole) or None,  # of 4 bits, too
     )
     return {"quantization_config": wanted, "device_map": {"": device}}
 
@@ -57,10 +71,13 @@ def keep_gradients(model: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def add_adapter(model: Any, config: LoraConfig, path: str) -> Any:
+def add_adapter(
+    model: Any, config: LoraConfig, path: str, auto: str = CAUSAL, whole: Collection[str] = ()
+) -> Any:
     """Puts the adapter into `model`, whose own weights are fixed from then on; returns what peft saves it with.
 
-    Draws from torch's generator. Raises `UsageError` for layers that are not there.
+    whole: modules, such as a head, of which a copy is trained and saved with the adapter. Draws from torch's generator.
+    Raises `UsageError` for layers that are not there.
     """
     import peft
     from transformers.pytorch_utils import Conv1D
@@ -74,7 +91,8 @@ def add_adapter(model: Any, config: LoraConfig, path: str) -> Any:
         lora_dropout=config.dropout,
         target_modules="all-linear" if targets == ["auto"] else targets,
         fan_in_fan_out=any(isinstance(each, Conv1D) for each in model.modules()),
-        task_type="CAUSAL_LM",
+        modules_to_save=sorted(whole) or None,
+        task_type=TASKS[auto],
     )
     try:
         with quiet(), warnings.catch_warnings():
@@ -89,6 +107,33 @@ def add_adapter(model: Any, config: LoraConfig, path: str) -> Any:
         ) from error
 
 
+def weights_in_words(model: Any, what: str) -> str:
+    every = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    trained = sum(number for number, is_trained in every if is_trained)
+    fixed = sum(number for number, _ in every) - trained
+    return f"{trained:,} weights of {what} are trained, beside {fixed:,} that are not"
+
+
+def read_adapter(
+    directory: Path, config: LoraConfig, auto: str, device: torch.device, precision: str = "fp32", **source: Any
+) -> Any:  # fmt: skip
+    """The model that it was trained beside, with it, as peft has them. source: arguments for `from_pretrained`."""
+    import peft
+    import transformers
+
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = peft.PeftConfig.from_pretrained(str(directory))
+        if (directory / "config.json").is_file():  # the labels of a head, which that model has not
+            stored = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=source["trust_remote_code"])  # fmt: skip
+            source |= {"config": stored, "ignore_mismatched_sizes": True}
+        given = quantization(config, device, precision, getattr(own, "modules_to_save", None) or ())
+        read = getattr(transformers, auto).from_pretrained
+        model = read(own.base_model_name_or_path, dtype=torch.float32, **source, **given)
+        keep_gradients(model)
+        return peft.PeftModel.from_pretrained(model, str(directory), torch_device="cpu").eval()
+
+
 @torch.no_grad()
 def export_adapter(
     adapter: Any,
@@ -100,12 +145,12 @@ def export_adapter(
     *,
     precision: str,
     trusted: bool,
+    auto: str = CAUSAL,
 ) -> None:
     """Write `directory`, whole or not at all, and check that it gives `tokens` the same logits; so `merged`, where asked for.
 
     Not checked on a GPU where it is quantized: it may have no room for a second model. trusted: with code of the model's own.
     """
-    import peft
     import transformers
 
     model = adapter.get_base_model()
@@ -116,9 +161,8 @@ def export_adapter(
         model.cpu()  # as `export`: a GPU's own arithmetic may be coarser than what is allowed here
     if config.quantize == "none" or device.type == "cpu":
         wanted = [model(input_ids=ids).logits for ids in inputs]
-    base = adapter.peft_config["default"].base_model_name_or_path
     # Of a name it is in the cache now.
-    source = {"local_files_only": True, "dtype": torch.float32, "trust_remote_code": trusted}
+    source = {"local_files_only": True, "trust_remote_code": trusted}
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -126,13 +170,14 @@ def export_adapter(
             with appearing_whole(directory) as written:
                 adapter.save_pretrained(written)
                 tokenizer.save_pretrained(written)
+                if auto != CAUSAL:
+                    described = copy.deepcopy(model.config)
+                    described.architectures = [type(model).__name__]
+                    vars(described).pop("quantization_config", None)
+                    described.save_pretrained(written)
                 if not wanted:
                     return
-                theirs = transformers.AutoModelForCausalLM.from_pretrained(
-                    base, **source, **quantization(config, device, precision)
-                )
-                keep_gradients(theirs)
-                theirs = peft.PeftModel.from_pretrained(theirs, str(written), torch_device="cpu").eval()  # fmt: skip
+                theirs = read_adapter(written, config, auto, device, precision, **source)
                 compare(theirs, inputs, wanted, directory, TOLERANCE)
             if not config.merge:
                 return
@@ -141,8 +186,9 @@ def export_adapter(
             with appearing_whole(merged) as written:
                 theirs.save_pretrained(written)
                 tokenizer.save_pretrained(written)
-                read = transformers.AutoModelForCausalLM.from_pretrained(written, **source)
-                compare(read.eval(), inputs, wanted, merged, MERGED_TOLERANCE)
+                read = getattr(transformers, auto).from_pretrained
+                theirs = read(written, dtype=torch.float32, **source)
+                compare(theirs.eval(), inputs, wanted, merged, MERGED_TOLERANCE)
     finally:
         model.train(was_training)
         if config.quantize == "none":

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotloop.core.causal_config import CausalConfig, CausalModel, LoraConfig
+from hotloop.core.causal_config import CausalConfig, CausalModel
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
+from hotloop.core.finetune_config import LoraConfig
 from hotloop.core.settings import load_settings
 from hotloop.finetune.adapters import check_lora
-from hotloop.finetune.causal_start import MERGED_DIRECTORY
 from hotloop.finetune.chats import PROMPTS_FILE, Prompts, read_sources
-from hotloop.finetune.conduct import MODEL_DIRECTORY
+from hotloop.finetune.conduct import MERGED_DIRECTORY, MODEL_DIRECTORY
 from hotloop.finetune.decoder import Vocabulary, load_decoder, load_vocabulary
 from hotloop.finetune.pretrained import Warn
 from hotloop.hardware.device import pick_device
@@ -125,7 +125,7 @@ def _with_adapter(
     import transformers
 
     base = peft.PeftConfig.from_pretrained(str(own)).base_model_name_or_path
-    plain = CausalModel(path=base, lora=LoraConfig(quantize=lora.quantize), trust_remote_code=trusted)  # fmt: skip
+    plain = CausalModel(path=base, lora=lora.model_copy(update={"rank": 0}), trust_remote_code=trusted)  # fmt: skip
     vocabulary = load_vocabulary(plain, warn)
     tokenizer = transformers.AutoTokenizer.from_pretrained(own, local_files_only=True, trust_remote_code=trusted)  # fmt: skip
     model = load_decoder(plain, place, warn).model

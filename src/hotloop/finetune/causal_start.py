@@ -14,11 +14,12 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TaskScores
-from hotloop.finetune.adapters import check_lora, export_adapter
+from hotloop.finetune.adapters import check_lora, export_adapter, weights_in_words
 from hotloop.finetune.causal import CausalLearner, CausalWork, why_not_packed
 from hotloop.finetune.chats import PROMPTS_FILE, Prompts, Sources
 from hotloop.finetune.conduct import (
     CHECKED,
+    MERGED_DIRECTORY,
     MODEL_DIRECTORY,
     Evaluated,
     Finetuned,
@@ -44,8 +45,6 @@ from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
-
-MERGED_DIRECTORY = "merged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +153,7 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
         *layout_in_words([each.num_read for each in train], config, config.data.seed, work.model),
     ]
     if config.model.lora.rank:
-        every = [(p.numel(), p.requires_grad) for p in model.parameters()]
-        trained = sum(number for number, is_trained in every if is_trained)
-        lines.append(
-            f"{trained:,} weights of an adapter are trained, beside {sum(number for number, _ in every) - trained:,} that are not"
-        )
+        lines.append(weights_in_words(model, "an adapter"))
     return lines + twice(
         *([each.ids.tobytes() for each in part] for part in (train, work.held_out))
     )

@@ -38,7 +38,7 @@ from hotloop.train.start import Steps as Steps
 from hotloop.train.work import Work
 
 F = TypeVar("F", bound=FinetuneLoop)
-MODEL_DIRECTORY = "model"
+MODEL_DIRECTORY, MERGED_DIRECTORY = "model", "merged"
 CHECKED = 4
 """Examples on which layouts and the exported model are compared."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,21 @@ from torch import nn
 
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import EncoderConfig
-from hotloop.finetune.adapters import compare, forget
+from hotloop.finetune.adapters import (
+    add_adapter,
+    check_lora,
+    compare,
+    forget,
+    keep_gradients,
+    quantization,
+)
 from hotloop.finetune.heads import Head
 from hotloop.finetune.joint import Joint
 from hotloop.finetune.pretrained import Warn, check_length, loading, tokenizer_json
 from hotloop.finetune.two_heads import TwoHeads
 from hotloop.models.export import TOLERANCE, appearing_whole, quiet
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +39,20 @@ class Encoder:
     """Of the head's class, or `TwoHeads`; in fp32 on the CPU."""
     tokenizer: Any
     tokenizer_json: bytes
+    adapters: list[Any]
+    """What peft saves an adapter with, one for each head; none without."""
     fingerprint: str
     """Of weights, config and tokenizer."""
 
 
-def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
+def load_encoder(
+    config: EncoderConfig, head: Head, warn: Warn, *, device: torch.device = CPU, precision: str = "fp32"
+) -> Encoder:  # fmt: skip
     """With that head, new where the directory has none that fits. Draws from torch's generator.
 
-    Raises `UsageError`.
+    device, precision: where quantized weights are, and what products with them are computed in. Raises `UsageError`.
     """
+    check_lora(config.lora)
     new: set[str] = set()
     with loading(config.path, warn, trusted=config.trust_remote_code) as (transformers, source, common):  # fmt: skip
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, use_fast=True, **common)
@@ -50,10 +65,12 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
             tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space = True
         stored = transformers.AutoConfig.from_pretrained(source, **common)
         before = [str(name) for name in (stored.id2label or {}).values()]
-        models = []
-        for each in (head.first, head.each) if isinstance(head, Joint) else (head,):
+        each_head = (head.first, head.each) if isinstance(head, Joint) else (head,)
+        models, wholes = [], []
+        for each in each_head:
             names = dict(enumerate(each.outputs))
-            model, report = getattr(transformers, each.model_class).from_pretrained(
+            read = partial(
+                getattr(transformers, each.model_class).from_pretrained,
                 source,
                 num_labels=len(names),
                 id2label=names,
@@ -61,15 +78,23 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,
                 dtype=torch.float32,
-                output_loading_info=True,
                 **({} if each.problem is None else {"problem_type": each.problem}),
                 **common,
             )
+            model, report = read(output_loading_info=True)
             # of the latter transformers 4 gives the name alone
             others = (key if isinstance(key, str) else key[0] for key in report["mismatched_keys"])
             absent = {*report["missing_keys"], *others}
-            new.update(str(key).rpartition(".")[0] for key in absent)
+            of_this = {str(key).rpartition(".")[0] for key in absent}
+            new |= of_this
+            # what would not be there beside an adapter that is loaded again, and its head
+            heads = {name for name, part in model.named_children() if part is not model.base_model and [*part.parameters()]}  # fmt: skip
+            whole = heads | {name for name in of_this if name.partition(".")[0] not in {"", *heads}}
+            if config.lora.quantize != "none":
+                model = read(**quantization(config.lora, device, precision, whole))
+                keep_gradients(model)
             models.append(model)
+            wholes.append(whole)
     written = tokenizer_json(tokenizer, config.path)
     if new:
         warn(f"new, with random weights: {', '.join(sorted(new))}")
@@ -81,9 +106,13 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
         tokenizer.pad_token = tokenizer.eos_token
     for part in models:
         part.config.get_text_config().pad_token_id = pad_id_of(part, tokenizer)
+    adapters = []
+    if config.lora.rank:
+        for part, each, whole in zip(models, each_head, wholes, strict=True):
+            adapters.append(add_adapter(part, config.lora, config.path, each.model_class, whole))
     model = TwoHeads(*models) if len(models) > 1 else models[0]
     check_length(config.max_tokens, longest_text(model), config.path)
-    return Encoder(model, tokenizer, written, weights_fingerprint(model, written))
+    return Encoder(model, tokenizer, written, adapters, weights_fingerprint(model, written))
 
 
 def pad_id_of(model: Any, tokenizer: Any) -> int | None:

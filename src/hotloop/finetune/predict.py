@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.finetune_config import LoraConfig
 from hotloop.core.progress import Progress, silent
 from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.finetune.adapters import check_lora, read_adapter
 from hotloop.finetune.conduct import MODEL_DIRECTORY
 from hotloop.finetune.encoder import check_ids, longest_text, pad_id_of
 from hotloop.finetune.entities import entities_of
@@ -39,6 +41,7 @@ ADAPTERS = {
     "TOKEN_CLS": "AutoPeftModelForTokenClassification",
 }
 """Classes of peft, by the task of an adapter."""
+WHOLE = LoraConfig()
 Kind = Literal["classification", "multilabel", "regression", "tokens"]
 Answer = dict[str, Any]
 
@@ -76,10 +79,10 @@ def load_predictors(
                 do="run the same `hotloop train` again to its end; of a run that trains on text, `hotloop generate` is the command",
             )
         config = config_of(directory)
-        longest = MOST_TOKENS if config is None else config.model.max_tokens
-        return [
-            load_predictor(each, device, warn, longest=longest, trusted=trusted) for each in there
-        ]
+        longest, lora = MOST_TOKENS, WHOLE
+        if config is not None:
+            longest, lora = config.model.max_tokens, config.model.lora
+        return [load_predictor(each, device, warn, longest=longest, lora=lora, trusted=trusted) for each in there]  # fmt: skip
     return [load_predictor(directory, device, warn, trusted=trusted)]
 
 
@@ -89,26 +92,39 @@ def load_predictor(
     warn: Callable[[str], None],
     *,
     longest: int = MOST_TOKENS,
+    lora: LoraConfig = WHOLE,
     trusted: bool = False,
 ) -> Predictor:
-    if (directory / "adapter_config.json").is_file():
-        task = _adapter_task(directory / "adapter_config.json")
+    """lora: how the weights are kept that an adapter was trained beside."""
+    directory = directory.expanduser()
+    is_adapter = (directory / "adapter_config.json").is_file()
+    task, base = _adapter_of(directory) if is_adapter else ("", str(directory))
+    needed = "config.json", "adapter_model.safetensors"
+    if is_adapter and not (task in ADAPTERS and all((directory / name).is_file() for name in needed)):  # fmt: skip
         what = "this is an adapter of a decoder, which gives neither labels nor entities"
         do = "`hotloop generate RUN` answers with it; `peft.PeftModel.from_pretrained` reads it"
         if task in ADAPTERS:
             what = "this is an adapter of peft, and no whole model"
             do = f"`peft.{ADAPTERS[task]}.from_pretrained(DIR, num_labels=N).merge_and_unload().save_pretrained(WHOLE)`, and its tokenizer beside it, make one"
         raise UsageError(what, where=str(directory), do=do)
-    check_directory(directory.expanduser())
-    with loading(source := str(directory), warn, trusted=trusted) as (transformers, path, common):  # fmt: skip
-        config = transformers.AutoConfig.from_pretrained(path, **common)
+    if is_adapter:
+        check_lora(LoraConfig(rank=1, quantize=lora.quantize))
+    else:
+        check_directory(directory)
+    source, missing = str(directory), list[str]()
+    with loading(base, warn, trusted=trusted) as (transformers, _, common):
+        config = transformers.AutoConfig.from_pretrained(directory, **common)
         kind, auto = _kind_of(config, source)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **common)
-        model, report = getattr(transformers, auto).from_pretrained(
-            path, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **common
-        )
-    if report["missing_keys"]:
-        what = f"this model has no trained head: {sorted(map(str, report['missing_keys']))[0]} is missing"
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **common)
+        if is_adapter:
+            model = read_adapter(directory, lora, auto, device, use_safetensors=True, **common).get_base_model()  # fmt: skip
+        else:
+            model, report = getattr(transformers, auto).from_pretrained(
+                directory, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **common
+            )  # fmt: skip
+            missing = sorted(map(str, report["missing_keys"]))
+    if missing:
+        what = f"this model has no trained head: {missing[0]} is missing"
         raise UsageError(what, where=source, do="fine-tune it first: `hotloop train --task ...`")
     tokenizer_json(tokenizer, source)
     names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
@@ -118,18 +134,20 @@ def load_predictor(
         raise UsageError(what, where=source, do=do)
     model.config.get_text_config().pad_token_id = pad_id_of(model, tokenizer)
     longest = min(longest_text(model) or MOST_TOKENS, tokenizer.model_max_length, longest)
-    files = [(each.name, each.stat()) for each in sorted(directory.expanduser().iterdir())]
+    files = [(each.name, each.stat()) for each in sorted(directory.iterdir())]
     identity = [(name, found.st_size, found.st_mtime_ns) for name, found in files]
-    return Predictor(
-        model.eval().to(device), tokenizer, kind, names, longest, device, f"{identity} {longest}"
-    )
+    if lora.quantize == "none":  # else it is there
+        model.to(device)
+    return Predictor(model.eval(), tokenizer, kind, names, longest, device, f"{identity} {longest}")
 
 
-def _adapter_task(file: Path) -> str:
+def _adapter_of(directory: Path) -> tuple[str, str]:
+    """What peft calls its task, and the model that it was trained beside."""
     try:
-        return str(parse_object(read_bytes(file)).get("task_type"))
+        found = parse_object(read_bytes(directory / "adapter_config.json"))
     except (OSError, ValueError):
-        return ""
+        return "", ""
+    return str(found.get("task_type")), str(found.get("base_model_name_or_path"))
 
 
 def _kind_of(config: Any, source: str) -> tuple[Kind, str]:

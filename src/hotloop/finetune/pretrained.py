@@ -75,13 +75,17 @@ def check_directory(directory: Path) -> Path:
     """The same, absolute. Raises `UsageError` for what cannot be loaded."""
     if not directory.is_dir():
         raise UsageError("no such model directory", where=str(directory), do=_named_instead(str(directory)))  # fmt: skip
-    if not (directory / "config.json").is_file():
-        what, do = "no model in the format of transformers: it has no config.json", NAME_ONE
-        if (directory / "adapter_config.json").is_file():
-            what = "this is an adapter, and no whole model"
-            do = "give the model with the adapter in it: `merged/` of a run with `model.lora.merge=true`"
+    weights = {each.name for each in directory.glob("*.safetensors")}
+    if (directory / "adapter_config.json").is_file() and weights <= {"adapter_model.safetensors"}:
+        what = "this is an adapter, and no whole model"
+        do = (
+            "give the model with the adapter in it: `merged/` of a run with `model.lora.merge=true`"
+        )
         raise UsageError(what, where=str(directory), do=do)
-    if not any(directory.glob("*.safetensors")):
+    if not (directory / "config.json").is_file():
+        what = "no model in the format of transformers: it has no config.json"
+        raise UsageError(what, where=str(directory), do=NAME_ONE)
+    if not weights:
         pickles = [each.name for pattern in ("*.bin", "*.pt", "*.pth") for each in directory.glob(pattern)]  # fmt: skip
         what = "no weights in safetensors"
         if pickles:

@@ -8,13 +8,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.core.settings import Settings
+from hotloop.finetune.adapters import export_adapter, weights_in_words
 from hotloop.finetune.classifier import Classifier, why_not_packed
 from hotloop.finetune.conduct import (
     CHECKED,
+    MERGED_DIRECTORY,
     MODEL_DIRECTORY,
     Evaluated,
     Finetuned,
@@ -62,7 +65,7 @@ def finetune(
 
     def prepare(config: FinetuneConfig) -> Prepared:
         head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
-        encoder = load_encoder(config.model, head, steps.warn)
+        encoder = load_encoder(config.model, head, steps.warn, device=device, precision=config.train.precision)  # fmt: skip
         work = build_work(config, dataset, encoder, head, steps.warn)
         fingerprint = f"{dataset.fingerprint} {encoder.fingerprint} {work.model.packed}"
         lines = arithmetic(config, dataset, work)
@@ -118,7 +121,8 @@ def build_work(
         buckets=BUCKETS if config.model.packed else 1,
     )
     used = None
-    if model.packed and not config.optimizer.weight_decay:  # which moves the rows that nobody reads
+    # beside an adapter none of them is trained, and decay moves the rows that nobody reads
+    if model.packed and not config.model.lora.rank and not config.optimizer.weight_decay:
         embedding = encoder.model.get_input_embeddings()
         used = keep_used_rows(embedding, [each for part in parts for each in part.tokens])
         parts = [replace(part, tokens=used.renumbered(part.tokens)) for part in parts]
@@ -142,6 +146,8 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> 
         lines.append(
             f"{len(work.used.ids):,} of the {len(work.used.table):,} token embeddings are used and trained"
         )
+    if config.model.lora.rank:
+        lines.append(weights_in_words(work.model, "an adapter and the head"))
     if num_absent := _num_absent(config, dataset):
         lines.append(
             f"of {num_absent} of the {len(dataset.classes)} classes no example is held out: their recall is not measured"
@@ -172,24 +178,34 @@ def _of(config: FinetuneConfig, dataset: Dataset) -> str:
 
 def _keep(run: Run, evaluated: Evaluated, *, encoder: Encoder, work: FinetuneWork) -> Finetuned:
     head, model, tokens = work.model.head, encoder.model, work.train.tokens[:CHECKED]
-    place = run.directory / MODEL_DIRECTORY
     whole: AbstractContextManager[None] = nullcontext()
     if work.used is not None:
         tokens, whole = work.used.token_ids(tokens), work.used.whole()
     trusted = work.config.model.trust_remote_code
-    write = partial(export, tokenizer=encoder.tokenizer, tokens=tokens, trusted=trusted)
+    lora, precision = work.config.model.lora, work.config.train.precision
+    kept = run.directory / MERGED_DIRECTORY
+
+    def write(own: Any, name: str, auto: str, number: int = 0) -> None:
+        given = encoder.tokenizer, run.directory / name, tokens
+        if encoder.adapters:
+            merged = kept.with_name(name.replace(MODEL_DIRECTORY, MERGED_DIRECTORY))
+            adapter = encoder.adapters[number]
+            export_adapter(adapter, lora, *given, merged, precision=precision, trusted=trusted, auto=auto)  # fmt: skip
+        else:
+            export(own, *given, auto=auto, trusted=trusted)
+
     with whole:
         if isinstance(head, Joint):
             assert isinstance(model, TwoHeads)
-            write(model.sequence, directory=place, auto=head.first.model_class)
+            write(model.sequence, MODEL_DIRECTORY, head.first.model_class)
             with model.whole_token_model() as of_tokens:
-                beside = run.directory / ENTITY_MODEL_DIRECTORY
-                write(of_tokens, directory=beside, auto=head.each.model_class)
+                write(of_tokens, ENTITY_MODEL_DIRECTORY, head.each.model_class, 1)
         else:
-            write(model, directory=place, auto=head.model_class)
+            write(model, MODEL_DIRECTORY, head.model_class)
     told = None
     if evaluated.chosen is not None:
         assert evaluated.chosen.metrics is not None
         told = head.scores(evaluated.chosen.metrics)
         told = replace(told, step=evaluated.chosen.step, stopped_early=evaluated.stopped_early)
-    return Finetuned(evaluated.training, told, str(place))
+    place, merged = str(run.directory / MODEL_DIRECTORY), str(kept) if lora.merge else None
+    return Finetuned(evaluated.training, told, place, merged, bool(encoder.adapters))

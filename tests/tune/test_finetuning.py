@@ -100,6 +100,15 @@ def test_layout_alone_is_what_the_rest_is_tried_on_top_of(
     assert (option.parity_class, option.reshapes) == ("reduction_order", True)
 
 
+def test_a_layout_that_auto_chooses_is_measured_beside_the_others(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(PLAIN.replace("packed: false", "packed: auto"))
+    (auto,), rest = options(config, FAST, monkeypatch)
+    assert "model.packed=true" in auto.values[0]
+    assert rest["model.packed"] == ("model.packed=true", "model.packed=buckets", "model.packed=false")  # fmt: skip
+
+
 def test_every_value_is_one_that_the_training_takes(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,8 @@ class CausalModel(Section):
     """Longer examples are cut; a longer text becomes several. `auto` is 1024, or what the model has positions for."""
     packed: Layout = True
     """Examples lie one after the other without padding, where the model can do so. `buckets` pads those of similar length
-    together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with."""
+    together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with.
+    `auto` chooses among them by the lengths of the examples, and says why."""
     trust_remote_code: bool = False
     """Run the code of a model that brings its own (`auto_map` in its config). It can do here whatever you can."""
     lora: LoraConfig = LoraConfig()

@@ -32,7 +32,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
 
 Name = Annotated[str, Field(min_length=1)]
 Column = Name
-Layout = bool | Literal["buckets"]
+Layout = bool | Literal["buckets", "auto"]
 TYPED_TABS = {"tab": "\t", "\\t": "\t"}
 Delimiter = Annotated[str, BeforeValidator(lambda given: TYPED_TABS.get(str(given), given)), Field(min_length=1, max_length=1)]  # fmt: skip
 
@@ -89,7 +89,8 @@ class EncoderConfig(Section):
     """Longer texts are cut."""
     packed: Layout = True
     """Examples lie one after the other without padding, where the model can do so. `buckets` pads those of similar length
-    together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with."""
+    together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with.
+    `auto` chooses among them by the lengths of the examples, and says why."""
     trust_remote_code: bool = False
     """Run the code of a model that brings its own (`auto_map` in its config). It can do here whatever you can."""
     lora: LoraConfig = LoraConfig()

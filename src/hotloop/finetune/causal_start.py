@@ -37,10 +37,10 @@ from hotloop.finetune.decoder import (
     longest_example,
 )
 from hotloop.finetune.encoder import check_ids, check_known, export
-from hotloop.finetune.microbatches import BUCKETS
+from hotloop.finetune.microbatches import laid_out
 from hotloop.finetune.pretrained import Warn
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
-from hotloop.finetune.work import layout_in_words, steps_in_words, twice
+from hotloop.finetune.work import layout_in_words, lengths_of_steps, steps_in_words, twice
 from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
@@ -103,16 +103,13 @@ def finetune_decoder(
         few = [most, *(each for each in train[:CHECKED] if each is not most)][:CHECKED]
         shortest = min(few, key=lambda each: len(each.ids))
         check_reads_only_before(decoder.model, shortest.ids, config.model.path)
-        packs = config.model.packed is True
-        reason = why_not_packed(decoder.model, few, longest) if packs else "as it is asked for"
-        if packs and reason is not None:
-            kind = type(decoder.model).__name__
-            steps.warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")  # fmt: skip
-        buckets = BUCKETS if config.model.packed else 1
-        model = CausalLearner(decoder.model, packed=reason is None, longest=longest, buckets=buckets)  # fmt: skip
+        lengths = lengths_of_steps([each.num_read for each in train], config, config.data.seed)
+        kind, why_not = type(decoder.model).__name__, partial(why_not_packed, decoder.model, few, longest)  # fmt: skip
+        layout = laid_out(config.model.packed, lengths, config.train, steps.warn, kind, why_not, drops=vocabulary.drops)  # fmt: skip
+        model = CausalLearner(decoder.model, packed=layout.packed, longest=longest, buckets=layout.buckets)  # fmt: skip
         work = CausalWork(config, model, train, held_out)
         identity = hashlib.sha256(vocabulary.tokenizer_json).hexdigest()
-        fingerprint = f"{examples.fingerprint} {decoder.fingerprint} {identity} {reason is None} {vocabulary.tokenizer.chat_template}"
+        fingerprint = f"{examples.fingerprint} {decoder.fingerprint} {identity} {layout.packed} {vocabulary.tokenizer.chat_template}"
         lines = [*arithmetic(work, decoder.model), *examples.counts.notes(longest)]
         if examples.num_empty:
             lines.append(f"left out: {counted(examples.num_empty, 'example')} with nothing to learn")  # fmt: skip

@@ -16,6 +16,7 @@ from hotloop.finetune.pretrained import Warn, check_length, loading, tokenizer_j
 
 MAX_TOKENS = 1024
 """`model.max_tokens: auto`, where the model reads as many."""
+ATTENTION_DROPOUTS = "attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Vocabulary:
     tokenizer_json: bytes
     longest: int | None
     """Tokens that the model has positions for; `None` where it does not say."""
+    drops: bool
+    """Its attention has dropout."""
 
 
 def load_vocabulary(config: CausalModel, warn: Warn) -> Vocabulary:
@@ -35,7 +38,8 @@ def load_vocabulary(config: CausalModel, warn: Warn) -> Vocabulary:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, use_fast=True, **common)
         stored = transformers.AutoConfig.from_pretrained(source, **common)
     longest = getattr(stored, "max_position_embeddings", None)
-    return Vocabulary(tokenizer, tokenizer_json(tokenizer, path), longest)
+    drops = any(getattr(stored, name, None) for name in ATTENTION_DROPOUTS)
+    return Vocabulary(tokenizer, tokenizer_json(tokenizer, path), longest, drops)
 
 
 def longest_example(config: CausalModel, vocabulary: Vocabulary) -> int:

@@ -42,8 +42,8 @@ def prepare_ahead(settings: Settings[Any], warn: Callable[[str], None]) -> None:
     each layout. Raises what that raises."""
     config = settings.config
     check_model(config.model.path, trusted=config.model.trust_remote_code)
-    from hotloop.finetune.microbatches import BUCKETS, AsAsked, Laid
-    from hotloop.finetune.work import layout_in_words
+    from hotloop.finetune.microbatches import Laid, laid_out
+    from hotloop.finetune.work import layout_in_words, lengths_of_steps
 
     layout: Laid
     if isinstance(config, CausalConfig):
@@ -52,7 +52,9 @@ def prepare_ahead(settings: Settings[Any], warn: Callable[[str], None]) -> None:
 
         _, found = read_examples(settings, read_sources(config), warn)
         lengths = [each.num_read for each in found.train]
-        layout = AsAsked(config.model.packed is True, BUCKETS if config.model.packed else 1)
+        steps = lengths_of_steps(lengths, config, config.data.seed)
+        # whether it can be packed is seen where it is loaded, and said there
+        layout = laid_out(config.model.packed, steps, config.train, lambda note: None, "", lambda: None, drops=found.vocabulary.drops)  # fmt: skip
     else:
         from hotloop.finetune.encoder import load_encoder
         from hotloop.finetune.examples import read_dataset

@@ -13,13 +13,15 @@ from typing import Protocol
 
 import numpy as np
 
-from hotloop.core.finetune_config import FinetuneTrain
+from hotloop.core.finetune_config import FinetuneTrain, Layout
 from hotloop.report.numbers import counted
 
 BUCKETS = 4
 """Lengths that a microbatch of a model that cannot be packed is padded to."""
 PACKED = 0
 """In place of a number of buckets."""
+EVEN, SHORT = 0.05, 16
+"""Less than that share of a microbatch is padding where it is padded to its longest; tokens of an example, in the mean."""
 
 
 class Laid(Protocol):
@@ -31,10 +33,44 @@ class Laid(Protocol):
 
 @dataclass
 class AsAsked:
-    """What a model would be by its config, where it is not loaded."""
+    """What a model is to be, or would be by its config."""
 
     packed: bool
     buckets: int
+
+
+def laid_out(
+    asked: Layout,
+    steps: Sequence[np.ndarray],
+    train: FinetuneTrain,
+    warn: Callable[[str], None],
+    kind: str,
+    why_not: Callable[[], str | None],
+    *,
+    drops: bool = False,
+) -> AsAsked:
+    """As `model.packed` asks for, or where that is `auto` as the lengths of the examples suggest, and says why.
+
+    steps: those lengths. kind: the class of the model. why_not: reason that it cannot be packed, if any. drops: it is a decoder
+    whose attention has dropout, which packed is a product for each example by itself; of few tokens that takes longer than padding.
+    """
+    if asked not in (True, "auto"):
+        return AsAsked(False, BUCKETS if asked else 1)
+    is_even, lies, reason = False, "", None
+    if asked == "auto":
+        parts = [own[part] for own in steps for part in by_number(len(own), train.microbatch)]
+        real, padded = (sum(computed(part, buckets) for part in parts) for buckets in (PACKED, 1))
+        mean, is_even = real / sum(map(len, parts)), 1 - real / padded < EVEN
+        lies = f"{mean:.0f} tokens an example, and padded to the longest {1 - real / padded:.0%} of a microbatch would be padding"
+        if is_even and drops and mean < SHORT:
+            reason = f"{lies}; so few take longer packed where attention has dropout"
+    if (reason := reason or why_not()) is None:
+        if lies:
+            warn(f"`model.packed: auto` packs: {lies}")
+        return AsAsked(True, BUCKETS)
+    how = "those of a microbatch" if is_even else "examples of similar length"
+    warn(f"{kind} is not packed: {reason}; {how} are padded together")
+    return AsAsked(False, 1 if is_even else BUCKETS)
 
 
 def divided(lengths: Sequence[int], train: FinetuneTrain, model: Laid) -> list[list[int]]:

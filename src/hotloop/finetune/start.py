@@ -38,12 +38,19 @@ from hotloop.finetune.encoder import (
 from hotloop.finetune.examples import Dataset
 from hotloop.finetune.heads import Head, head_of
 from hotloop.finetune.joint import Joint
-from hotloop.finetune.microbatches import BUCKETS
+from hotloop.finetune.microbatches import laid_out
 from hotloop.finetune.tokens import Tokens, tokenized
 from hotloop.finetune.two_heads import TwoHeads
 from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.finetune.words import tokenized_words
-from hotloop.finetune.work import FinetuneWork, Labelled, layout_in_words, steps_in_words, twice
+from hotloop.finetune.work import (
+    FinetuneWork,
+    Labelled,
+    layout_in_words,
+    lengths_of_steps,
+    steps_in_words,
+    twice,
+)
 from hotloop.hardware.device import pick_device
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
@@ -100,13 +107,12 @@ def build_work(
         pairs = zip(examples.labels, words, strict=True)
         parts.append(Labelled(tokens, [head.label(label, own) for label, own in pairs]))
     few = [max((ids for part in parts for ids in part.tokens), key=len), *parts[0].tokens]
-    packs = config.model.packed is True
-    reason = why_not_packed(encoder.model, few[:CHECKED], head) if packs else "as it is asked for"
-    if packs and reason is not None:
-        kind = type(getattr(encoder.model, "sequence", encoder.model)).__name__
-        warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")
+    steps = lengths_of_steps([len(ids) for ids in parts[0].tokens], config, config.data.seed)
+    kind = type(getattr(encoder.model, "sequence", encoder.model)).__name__
+    why_not = partial(why_not_packed, encoder.model, few[:CHECKED], head)
+    layout = laid_out(config.model.packed, steps, config.train, warn, kind, why_not)
     pad_id = pad_id_of(getattr(encoder.model, "sequence", encoder.model), encoder.tokenizer)
-    if pad_id is None and reason is not None:
+    if pad_id is None and not layout.packed:
         raise UsageError(
             "this model has to be padded, and its tokenizer has no pad token that it embeds",
             where=config.model.path,
@@ -115,10 +121,10 @@ def build_work(
     replace_dropout(encoder.model)
     model = Classifier(
         encoder.model,
-        packed=reason is None,
+        packed=layout.packed,
         pad_id=pad_id or 0,
         head=head,
-        buckets=BUCKETS if config.model.packed else 1,
+        buckets=layout.buckets,
     )
     used = None
     # beside an adapter none of them is trained, and decay moves the rows that nobody reads

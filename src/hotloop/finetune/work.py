@@ -215,10 +215,15 @@ def layout_in_words(
 ) -> list[str]:
     """Of the first steps: what padding costs there, and how they are divided."""
     each = steps_per_epoch(len(lengths), config.sequences_per_step)
-    steps = [chosen_in(step, config, seed, len(lengths)) for step in range(min(each, LOOKED_AT))]
-    of_steps = [np.array([lengths[index] for index in chosen]) for chosen in steps]
     when = "the first epoch" if each <= LOOKED_AT else f"the first {LOOKED_AT} steps"
-    return in_words(of_steps, when, config.train, model)
+    return in_words(lengths_of_steps(lengths, config, seed), when, config.train, model)
+
+
+def lengths_of_steps(lengths: Sequence[int], config: FinetuneLoop, seed: int) -> list[np.ndarray]:
+    """Of the examples of each step, up to `LOOKED_AT` steps of the first epoch."""
+    each = steps_per_epoch(len(lengths), config.sequences_per_step)
+    steps = [chosen_in(step, config, seed, len(lengths)) for step in range(min(each, LOOKED_AT))]
+    return [np.array([lengths[index] for index in chosen]) for chosen in steps]
 
 
 def twice(train: Iterable[Hashable], held_out: Sequence[Hashable]) -> list[str]:

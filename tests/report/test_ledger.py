@@ -64,8 +64,8 @@ def test_a_reason_that_many_share_is_said_once() -> None:
         *(f"{name}," for name in names[:-1]), names[-1],
     ]  # fmt: skip
     assert render_ledger(ledger(KEPT, *left[:2])).count(why) == 2
-    other = replace(left[0], gain_at_most=1.2)
-    assert render_ledger(ledger(other, other, other)).count(why) == 3
+    promising = [replace(each, gain_at_most=1.2) for each in left[:3]]
+    assert render_ledger(ledger(*promising)).count(why) == 3
 
 
 def test_budget_that_ended_before_anything_was_proven_is_the_answer() -> None:

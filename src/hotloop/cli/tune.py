@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hotloop.doctor.program import Examined
     from hotloop.runs.stored_run import StoredRun
     from hotloop.trial.arm import Arm
-    from hotloop.tune.earlier import Earlier
 
 EXAMINED_S = 30.0
 """Of steps, at most,"""
@@ -169,6 +168,14 @@ def _write_json(
         write_object({"run": str(directory), **found, **to_plain(ledger)}, json_file)
 
 
+class Remembers(Protocol):
+    """`tune.earlier`, which needs the trainer's data."""
+
+    def begin(self, directory: Path) -> None: ...
+
+    def remember(self, directory: Path, ledger: Ledger) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is tuned."""
@@ -190,7 +197,7 @@ class Asked:
     """What the command writes and nobody wants."""
     prepare: Callable[[], None] = lambda: None
     """Does what the command would do once for all calls of it."""
-    earlier: Earlier | None = None
+    earlier: Remembers | None = None
     """Where what comes of it is kept for other configs."""
     before: Ledger | None = None
     """What came of the same work, in `directory`."""

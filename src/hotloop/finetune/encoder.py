@@ -94,7 +94,7 @@ def load_encoder(
                 model = read(**quantization(config.lora, device, precision, whole))
                 keep_gradients(model)
             models.append(model)
-            wholes.append(whole)
+            wholes.append((each.model_class, whole))
     written = tokenizer_json(tokenizer, config.path)
     if new:
         warn(f"new, with random weights: {', '.join(sorted(new))}")
@@ -108,8 +108,8 @@ def load_encoder(
         part.config.get_text_config().pad_token_id = pad_id_of(part, tokenizer)
     adapters = []
     if config.lora.rank:
-        for part, each, whole in zip(models, each_head, wholes, strict=True):
-            adapters.append(add_adapter(part, config.lora, config.path, each.model_class, whole))
+        for part, (auto, whole) in zip(models, wholes, strict=True):
+            adapters.append(add_adapter(part, config.lora, config.path, auto, whole))
     model = TwoHeads(*models) if len(models) > 1 else models[0]
     check_length(config.max_tokens, longest_text(model), config.path)
     return Encoder(model, tokenizer, written, adapters, weights_fingerprint(model, written))

@@ -214,6 +214,7 @@ def test_a_run_has_memory_against_the_microbatch_on_its_page(
     assert json.loads(file.read_text()) == found  # of another device nothing is kept
 
 
+@pytest.mark.slow  # a dozen rehearsals
 def test_what_does_not_fit_ends_with_the_command_that_proves_what_does(
     tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

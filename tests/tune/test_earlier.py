@@ -55,6 +55,7 @@ def tuned(**changes: Any) -> Path:
     ledger = Ledger(("hotloop", "train", "a.yaml"), (fix,), (KEPT,), verdict, 10, 40, 60.0, None)
     ledger = replace(ledger, run_with="hotloop train a.yaml", **changes)
     asked = of_config(("a.yaml",), Path("tuned.yaml"), GIVEN)
+    ledger = asked.told(ledger)  # as it is stored
     asked.directory.mkdir(parents=True)
     write_json(asked.directory / LEDGER_FILE, ledger)
     write_json(asked.directory / DIAGNOSIS_FILE, Diagnosis("balanced", Steps(9, 1, 0.1)))
@@ -93,6 +94,9 @@ def test_another_config_of_the_same_work_is_answered_at_once(
     assert f"{directory}/ledger.json" in settings.origin("train.num_threads")
     found = json.loads(Path("found.json").read_text())
     assert (found["run"], found["kept"]) == (str(directory), [KEPT])
+    names = [each["name"] for each in found["fixes"]]
+    assert "train.precision=tf32" in names  # which a CPU cannot use
+    assert len(names) == len({*names})
     assert not begun
     assert run([*call, "--force"]) == ExitCode.USAGE
     assert begun == [Path("runs/tune-b")]

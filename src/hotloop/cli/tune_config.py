@@ -71,7 +71,9 @@ def of_config(
     def told(ledger: Ledger) -> Ledger:
         best = [str(out)] if ledger.kept else words
         launched = f"torchrun --standalone --nproc-per-node={ranks} -m " if ranks > 1 else ""
-        fixes = (*ledger.fixes, *tuning.not_usable(rest))
+        told_before = {each.name for each in ledger.fixes}
+        unusable = (fix for fix in tuning.not_usable(rest) if fix.name not in told_before)
+        fixes = (*ledger.fixes, *unusable)
         return replace(
             ledger, fixes=fixes, run_with=launched + shlex.join(["hotloop", "train", *best])
         )

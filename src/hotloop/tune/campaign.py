@@ -196,8 +196,8 @@ class Campaign(ValueTrials):
         for value in best.values():
             settled = any(each.value[0].key == value.value[0].key for each in self.stack)
             is_asked = any(_depend(value, other) for other in kept)
-            is_near = self._ratio(value) >= HOPELESS
-            if is_asked and is_near and not settled and self._pays(FIRST_PAIRS, self._place(value)):
+            is_left = self.tried[value.name].status == "stopped" and self._ratio(value) >= HOPELESS
+            if is_asked and is_left and not settled and self._pays(FIRST_PAIRS, self._place(value)):
                 yield value
 
     def _also(self, value: Fix, option: Option, text: str) -> Fix:

@@ -129,7 +129,10 @@ def test_steps_are_left_out_where_watching_costs_and_the_shares_stay_true(tmp_pa
 import logging
 class Slow(logging.Handler):
     def emit(self, record):
+        start = time.perf_counter()
         time.sleep(0.001)
+        # What comes before is no handler's: who called, and the record.
+        logged_s[number + 1] = time.perf_counter() - start
 
 logger = logging.getLogger("slow")
 logger.addHandler(Slow())
@@ -144,11 +147,9 @@ with hotloop.watch(steps=60, out="kept") as seen:
         optimizer.zero_grad()
         model(torch.randn(16, 32)).square().mean().backward()
         optimizer.step()
-        start = time.perf_counter()
-        ends.append(start)
+        ends.append(time.perf_counter())
         if number % 2:  # whoever looked at every second step would see it always, or never
             logger.warning("so far")
-            logged_s[number + 1] = time.perf_counter() - start
         else:
             time.sleep(0.001)
 found = seen.diagnosis

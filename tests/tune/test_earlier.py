@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,8 @@ train: {{steps: 400, microbatch: 4}}
 """
 GIVEN: dict[str, tuple[str, ...]] = {"vary": (), "parity": (), "accept": (), "accumulate_with": ()}
 KEPT = "train.num_threads=1"
+BUDGET_S = 600.0
+"""Of `hotloop tune` that says none."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +45,7 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def file_of(name: str = "a.yaml", *words: str, **given: tuple[str, ...]) -> Path:
-    asked = of_config((name, *words), Path("tuned.yaml"), {**GIVEN, **given})
+    asked = of_config((name, *words), Path("tuned.yaml"), {**GIVEN, **given}, BUDGET_S)
     assert asked.earlier is not None
     return asked.earlier.file
 
@@ -54,14 +57,14 @@ def tuned(**changes: Any) -> Path:
     fix = TriedFix(KEPT, KEPT, "kept", "faster, and learns the same", verdict=verdict)
     ledger = Ledger(("hotloop", "train", "a.yaml"), (fix,), (KEPT,), verdict, 10, 40, 60.0, None)
     ledger = replace(ledger, run_with="hotloop train a.yaml", **changes)
-    asked = of_config(("a.yaml",), Path("tuned.yaml"), GIVEN)
+    asked = of_config(("a.yaml",), Path("tuned.yaml"), GIVEN, BUDGET_S)
     ledger = asked.told(ledger)  # as it is stored
     asked.directory.mkdir(parents=True)
     write_json(asked.directory / LEDGER_FILE, ledger)
     write_json(asked.directory / DIAGNOSIS_FILE, Diagnosis("balanced", Steps(9, 1, 0.1)))
     assert asked.earlier is not None
     asked.earlier.begin(asked.directory)
-    asked.earlier.remember(asked.directory, ledger)
+    asked.earlier.remember(asked.directory, ledger, BUDGET_S)
     return asked.directory.resolve()
 
 
@@ -105,31 +108,54 @@ def test_another_config_of_the_same_work_is_answered_at_once(
     assert begun[1:] == [Path("runs/tune-a-2")] * 2
 
 
-def test_what_is_not_finished_or_not_what_it_was_is_not_found(begun: list[Path]) -> None:
-    directory = tuned(continue_with="hotloop tune a.yaml --budget 5m")
-    assert not file_of().exists()
-    ledger = replace(read_json(directory / LEDGER_FILE, Ledger), continue_with=None)
-    write_json(directory / LEDGER_FILE, ledger)
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_what_had_no_time_for_all_is_the_answer_unless_more_time_is_given(
+    name: str, begun: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    go_on = "hotloop tune a.yaml --budget 36m"
+    directory = tuned(continue_with=go_on)
+    call = ["tune", f"{name}.yaml", "--out", f"{name}-tuned.yaml"]
+    assert run(call) == run([*call, "--budget", "5m"]) == ExitCode.FINE
+    said = capfd.readouterr().err
+    assert f"tuned before, on this machine and with these versions, in {directory}" in said
+    assert "unless with --force or a longer --budget" in said
+    assert f"go on with: {go_on}" in said
+    assert load_settings(Path(f"{name}-tuned.yaml")).config.train.num_threads == 1
+    assert not begun
+    assert run([*call, "--budget", "11m"]) == ExitCode.USAGE
+    assert len(begun) == 1
+
+
+def test_what_is_not_what_it_was_or_pays_later_is_not_found(begun: list[Path]) -> None:
+    directory = tuned()
+    ledger = read_json(directory / LEDGER_FILE, Ledger)
     entry = earlier.Earlier(file_of(), num_steps=90)
-    entry.remember(directory, ledger)
-    assert entry.found() == (directory, ledger)
+    assert entry.found(math.inf) == (directory, ledger)
     write_json(directory / LEDGER_FILE, replace(ledger, kept=()))
-    assert entry.found() is None
-    entry.file.unlink()
+    assert entry.found(1.0) is None
     late = replace(ledger.fixes[0], pays_after_steps=91)
-    for status, num_remembered in (("does_not_pay", 0), ("kept", 1)):
+    for status, is_found in (("does_not_pay", True), ("kept", False)):
         changed = replace(ledger, fixes=(replace(late, status=status),))
         write_json(directory / LEDGER_FILE, changed)
-        entry.remember(directory, changed)
-        assert entry.file.exists() == num_remembered
-        assert entry.found() is None  # it pays after the last step
-    assert replace(entry, num_steps=91).found() == (directory, changed)
+        entry.remember(directory, changed, BUDGET_S)
+        assert (entry.found(1.0) is not None) == is_found
+        assert (replace(entry, num_steps=91).found(1.0) is not None) != is_found
+        assert (replace(entry, num_steps=None).found(1.0) is not None) != is_found
     (directory / LEDGER_FILE).unlink()
-    assert entry.found() is None
+    assert replace(entry, num_steps=91).found(1.0) is None
     entry.file.write_text("[")
-    assert entry.found() is None
+    assert entry.found(1.0) is None
     assert run(["tune", "b.yaml"]) == ExitCode.USAGE
     assert begun == [Path("runs/tune-b")]
+
+
+def test_what_timed_nothing_is_not_remembered() -> None:
+    directory, entry = tuned(), earlier.Earlier(file_of())
+    ledger = read_json(directory / LEDGER_FILE, Ledger)
+    entry.file.unlink()
+    untimed = replace(ledger.fixes[0], status="not_tried", verdict=None)
+    entry.remember(directory, replace(ledger, fixes=(untimed,), kept=()), BUDGET_S)
+    assert not entry.file.exists()
 
 
 def test_trials_that_others_made_before_are_not_remembered() -> None:
@@ -138,9 +164,9 @@ def test_trials_that_others_made_before_are_not_remembered() -> None:
     (directory / TRIALS).mkdir()
     of_edited_sources = earlier.Earlier(entry.file.with_name("another.json"))
     of_edited_sources.begin(directory)
-    of_edited_sources.remember(directory, ledger)
-    assert of_edited_sources.found() is None
-    assert entry.found() == (directory, ledger)
+    of_edited_sources.remember(directory, ledger, BUDGET_S)
+    assert of_edited_sources.found(BUDGET_S) is None
+    assert entry.found(BUDGET_S) == (directory, ledger)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +208,6 @@ def test_another_hotloop_torch_or_machine_is_another_entry(
 
 
 def test_streamed_text_is_not_looked_up() -> None:
-    asked = of_config(("a.yaml", "data.stream=true"), Path("tuned.yaml"), GIVEN)
+    asked = of_config(("a.yaml", "data.stream=true"), Path("tuned.yaml"), GIVEN, BUDGET_S)
     assert asked.earlier is None
     assert asked.before is None

@@ -284,7 +284,7 @@ def test_examples_and_model_of_a_fine_tuning_are_part_of_what_was_tuned_before(
         given: dict[str, tuple[str, ...]] = dict.fromkeys(
             ("vary", "parity", "accept", "accumulate_with"), ()
         )
-        asked = of_config((str(config), *words), None, given)
+        asked = of_config((str(config), *words), None, given, 600.0)
         assert asked.earlier is not None
         return asked.earlier.file
 

@@ -37,7 +37,7 @@ class Soak(Campaign):
 
 def tuned(batch, megabytes, **how):
     given = {"vary": (f"train.microbatch={batch}",), "parity": (), "accept": ("train.microbatch",), "accumulate_with": ()}
-    asked = of_config(("tiny.yaml",), None, given)
+    asked = of_config(("tiny.yaml",), None, given, 600.0)
     examined, _ = asked.examined(3600.0, None)
     limit = megabytes << 20 if megabytes else resource.RLIM_INFINITY
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))

@@ -93,7 +93,7 @@ def tune(
     if is_config(command[0]):
         from hotloop.cli.tune_config import of_config
 
-        asked = of_config(command, out, given, ranks, force=force)
+        asked = of_config(command, out, given, budget, ranks, force=force)
     elif ranks > 1:
         do = f"write torchrun into the command: ... -- torchrun --nproc-per-node {ranks} train.py"
         raise UsageError("--ranks is of a CONFIG", do=do)
@@ -133,7 +133,7 @@ def tune(
     write_html(examined.directory / "report.html", page_of(replace(found, ledger=ledger)))
     _write_json(examined.directory, examined.diagnosis, ledger, json_file)
     if asked.earlier is not None:
-        asked.earlier.remember(examined.directory, ledger)
+        asked.earlier.remember(examined.directory, ledger, budget)
     asked.write(ledger)  # last: the place may have become one that cannot be written
     if not any(each.verdict or each.status == "failed" for each in ledger.fixes):
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE)
@@ -145,9 +145,10 @@ def _shown_again(asked: Asked, ledger: Ledger, json_file: str | None) -> None:
     from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis
     from hotloop.report.ledger import render_ledger
 
+    more = " or a longer --budget" if ledger.continue_with is not None else ""
     note(
         f"this work was tuned before, on this machine and with these versions, in {asked.directory}: nothing is measured "
-        "again, unless with --force"
+        f"again, unless with --force{more}"
     )
     show(f"\n{render_ledger(ledger)}", err=True)
     if json_file is not None:
@@ -173,7 +174,7 @@ class Remembers(Protocol):
 
     def begin(self, directory: Path) -> None: ...
 
-    def remember(self, directory: Path, ledger: Ledger) -> None: ...
+    def remember(self, directory: Path, ledger: Ledger, budget_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,13 @@ from hotloop.tune.program import run_directory
 
 
 def of_config(
-    words: tuple[str, ...], out: Path | None, given: Given, ranks: int = 1, *, force: bool = False
+    words: tuple[str, ...],
+    out: Path | None,
+    given: Given,
+    budget_s: float,
+    ranks: int = 1,
+    *,
+    force: bool = False,
 ) -> Asked:
     config, overrides, out = Path(words[0]), words[1:], out or Path("tuned.yaml")
     settings = settings_of(config, overrides)
@@ -63,7 +69,7 @@ def of_config(
     earlier = earlier_of(settings, rounds, ranks, prepare_data(settings))
     if force and earlier is not None:
         earlier.file.unlink(missing_ok=True)
-    found = earlier.found() if earlier is not None else None
+    found = earlier.found(budget_s) if earlier is not None else None
     directory = (
         found[0] if found else run_directory(command, settings.config.name, note, anew=force)
     )

@@ -1,7 +1,7 @@
-"""Finished tunings of configs, in the cache: another config that is the same work has its answer there.
+"""Tunings of configs, in the cache: the same call again, and another config that is the same work, have their answer there.
 
 ```
-<cache>/tuned/KEY.json   where the ledger lies, and its digest
+<cache>/tuned/KEY.json   where the ledger lies, its digest, and the budget that it had
 RUN/tuned.json           the key with which its first trial was made
 ```
 """
@@ -23,7 +23,7 @@ from hotloop.core.cache import cache_directory
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import read_json, write_json
-from hotloop.core.ledger import LEDGER_FILE, Ledger
+from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.settings import Settings
 from hotloop.data.prepared import open_prepared
 from hotloop.doctor.directory import MACHINE, TRIALS, mapping_of
@@ -52,35 +52,41 @@ class Earlier:
     num_steps: int | None = None
     """Those of this config; `None`: what its epochs need."""
 
-    def found(self) -> tuple[Path, Ledger] | None:
-        """Its directory and ledger; `None` where none was finished, or it is not what it was."""
+    def found(self, budget_s: float) -> tuple[Path, Ledger] | None:
+        """Its directory and ledger; `None` where there is none, it is not what it was, or `budget_s` could add to it."""
         entry = mapping_of(self.file)
         try:
             path = Path(entry["ledger"])
             if _digest(path) != entry["sha256"]:
                 return None
             ledger = read_json(path, Ledger)
+            if ledger.continue_with is not None and budget_s > entry["budget_s"]:
+                return None
         except (KeyError, TypeError, OSError, UsageError):
             return None
-        pays_after = max((fix.pays_after_steps or 0 for fix in ledger.fixes), default=0)
-        return None if self.num_steps and pays_after > self.num_steps else (path.parent, ledger)
+        return (path.parent, ledger) if all(map(self._pays_alike, ledger.fixes)) else None
+
+    def _pays_alike(self, fix: TriedFix) -> bool:
+        """Whether the steps of this config make up for its start where those of the first did."""
+        is_late = fix.status == "does_not_pay"
+        if self.num_steps is None:
+            return not is_late
+        return is_late == ((fix.pays_after_steps or 0) > self.num_steps)
 
     def begin(self, directory: Path) -> None:
         """Trials in `directory` are of this, unless some were made before: by other sources, for all that is known."""
         if not (directory / TRIALS).exists():
             write_json(directory / BEGUN_FILE, {"key": self.file.stem})
 
-    def remember(self, directory: Path, ledger: Ledger) -> None:
-        """Keep what was stored in `directory`, if all trials were of this, and nothing was left out for want of time."""
-        is_whole = ledger.continue_with is None and any(each.verdict for each in ledger.fixes)
-        is_whole &= all(
-            each.status != "does_not_pay" for each in ledger.fixes
-        )  # in more steps it may
-        if not is_whole or mapping_of(directory / BEGUN_FILE).get("key") != self.file.stem:
+    def remember(self, directory: Path, ledger: Ledger, budget_s: float) -> None:
+        """Keep what a call with such a budget stored in `directory`, if anything was timed, and all trials were of this."""
+        is_timed = any(each.verdict for each in ledger.fixes)
+        if not is_timed or mapping_of(directory / BEGUN_FILE).get("key") != self.file.stem:
             return
         path = (directory / LEDGER_FILE).resolve()
+        entry = {"ledger": str(path), "sha256": _digest(path), "budget_s": budget_s}
         with suppress(EnvironmentFailed):  # then it is measured again
-            write_json(self.file, {"ledger": str(path), "sha256": _digest(path)})
+            write_json(self.file, entry)
 
 
 def earlier_of(

@@ -126,6 +126,21 @@ def test_what_had_no_time_for_all_is_the_answer_unless_more_time_is_given(
     assert len(begun) == 1
 
 
+def test_a_budget_that_proved_nothing_is_no_answer(begun: list[Path]) -> None:
+    tuned(continue_with="hotloop tune a.yaml --budget 11m", kept=(), together=None)
+    assert run(["tune", "a.yaml", "--budget", "5m"]) == ExitCode.USAGE
+    assert len(begun) == 1
+
+
+def test_the_command_that_goes_on_has_more_time_than_the_answer_had() -> None:
+    asked = of_config(("a.yaml",), Path("tuned.yaml"), GIVEN, BUDGET_S)
+    assert asked.longer("162s", before_s=240.0) == "5m"
+    assert asked.longer("10m", before_s=600.0) == "11m"
+    assert asked.longer("36m", before_s=600.0) == "36m"
+    of_a_script = replace(asked, earlier=None)
+    assert of_a_script.longer("162s", before_s=240.0) == "162s"
+
+
 def test_what_is_not_what_it_was_or_pays_later_is_not_found(begun: list[Path]) -> None:
     directory = tuned()
     ledger = read_json(directory / LEDGER_FILE, Ledger)

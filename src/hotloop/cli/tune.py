@@ -119,8 +119,8 @@ def tune(
     with trial_view(budget_s) as view:
         ledger = program.tune(
             *(examined, asked.rounds),
-            lambda budget: examined.run.again(
-                [*asked.begins, *more, "--budget", budget, *asked.ends]
+            lambda text: examined.run.again(
+                [*asked.begins, *more, "--budget", asked.longer(text, budget), *asked.ends]
             ),
             work=asked.work,
             told=asked.told,
@@ -202,6 +202,14 @@ class Asked:
     """Where what comes of it is kept for other configs."""
     before: Ledger | None = None
     """What came of the same work, in `directory`."""
+
+    def longer(self, budget: str, before_s: float) -> str:
+        """With less time than this call had, which took `before_s`, a config is answered by what it found."""
+        from hotloop.doctor.trial_costs import budget_of, budget_text
+
+        if self.earlier is None or budget_of(budget) > before_s:
+            return budget
+        return budget_text(before_s + 60)
 
     def examined(self, budget_s: float, network: Network | None) -> tuple[Examined, StoredRun]:
         """What an examination finds, or found in an earlier call. Ends the command where nothing can be tried."""

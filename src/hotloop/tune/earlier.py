@@ -60,7 +60,8 @@ class Earlier:
             if _digest(path) != entry["sha256"]:
                 return None
             ledger = read_json(path, Ledger)
-            if ledger.continue_with is not None and budget_s > entry["budget_s"]:
+            is_open = ledger.continue_with is not None
+            if is_open and not (ledger.kept and budget_s <= entry["budget_s"]):
                 return None
         except (KeyError, TypeError, OSError, UsageError):
             return None

@@ -25,7 +25,7 @@ from hotloop.hardware import limits
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED
 from hotloop.trial.arm import Arm
-from hotloop.trial.measure import measure
+from hotloop.trial.measure import load_measurement, measure
 from hotloop.trial.session import SessionResult
 from hotloop.tune import settings as tuning
 from hotloop.tune.options import options_of
@@ -416,6 +416,9 @@ def test_a_config_is_tuned_written_and_trained_with(
     assert settings.config.flat()["eval.every_steps"] == 0
     assert [each.name for each in Path("runs").iterdir()] == ["tune-tiny"]
     made = {each: each.stat().st_mtime_ns for each in Path("runs").rglob("measurement.json")}
+    seen = load_measurement(Path("runs/tune-tiny/measurement.json")).census
+    assert seen is not None
+    assert seen.planned_steps == 400
 
     Path("tuned.yaml").unlink()
     ledger, page = Path("runs/tune-tiny/ledger.json"), Path("runs/tune-tiny/report.html")

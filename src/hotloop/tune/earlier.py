@@ -1,7 +1,7 @@
 """Tunings of configs, in the cache: the same call again, and another config that is the same work, have their answer there.
 
 ```
-<cache>/tuned/KEY.json   where the ledger lies, its digest, and the budget that it had
+<cache>/tuned/KEY.json   where the ledger lies, its digest, and the budget that was too small for all
 RUN/tuned.json           the key with which its first trial was made
 ```
 """
@@ -85,7 +85,9 @@ class Earlier:
         if not is_timed or mapping_of(directory / BEGUN_FILE).get("key") != self.file.stem:
             return
         path = (directory / LEDGER_FILE).resolve()
-        entry = {"ledger": str(path), "sha256": _digest(path), "budget_s": budget_s}
+        entry: dict[str, Any] = {"ledger": str(path), "sha256": _digest(path)}
+        if ledger.continue_with is not None:  # else more time adds nothing
+            entry["budget_s"] = budget_s
         with suppress(EnvironmentFailed):  # then it is measured again
             write_json(self.file, entry)
 

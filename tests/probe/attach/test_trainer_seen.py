@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.config import TrainConfig
 from hotloop.probe.attach.trainer_seen import trainer_seen
+from hotloop.train import loop
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,6 +44,13 @@ def test_each_strategy_of_the_trainer_has_its_argument() -> None:
         "planned_steps": 200,
         "how_often": {"eval": "eval_steps=25", "checkpoint": 'save_strategy="epoch"'},
     }
+
+
+def test_the_steps_of_its_own_config_are_planned() -> None:
+    scope: dict[str, Any] = {"__name__": loop.__name__, "frame": frame}
+    exec("def train(run):\n    config = run.config\n    return frame()", scope)
+    run = SimpleNamespace(config=SimpleNamespace(train=TrainConfig(steps=70)))
+    assert trainer_seen(scope["train"](run)) == {"planned_steps": 70}
 
 
 def test_the_installed_trainer_has_these_names() -> None:

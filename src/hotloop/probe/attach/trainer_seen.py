@@ -1,4 +1,4 @@
-"""What a Trainer around the loop says of itself: how many steps it makes, and how often it evaluates, saves and logs."""
+"""What a Trainer around the loop, or `hotloop train`, says of itself: how many steps it makes; how often it evaluates, saves and logs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from hotloop.probe.attach.sites import outward, variables_of
 
 TRAINERS = ("transformers.trainer", "lightning.pytorch", "pytorch_lightning")
+OWN = "hotloop.train.loop"
 _OFTEN = {"eval": "eval", "checkpoint": "save", "logging": "logging"}
 """Phase -> what the arguments of transformers' Trainer begin with that set how often it comes."""
 
@@ -16,7 +17,10 @@ def trainer_seen(frame: FrameType | None) -> dict[str, Any]:
     """Fields of the census; none without a Trainer around this frame."""
     found: dict[str, Any] = {}
     for each in outward(frame):
-        if not each.f_globals.get("__name__", "").startswith(TRAINERS):
+        module = each.f_globals.get("__name__", "")
+        if module == OWN and (config := variables_of(each).get("config")) is not None:
+            found.setdefault("planned_steps", config.train.steps)
+        if not module.startswith(TRAINERS):
             continue
         holder = variables_of(each).get("self")
         trainer = getattr(holder, "trainer", holder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis, Parity, Steps, Ver
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.settings import load_settings
 from hotloop.doctor.directory import TRIALS
-from hotloop.tune import earlier
+from hotloop.tune import earlier, program
 
 CONFIG = """
 name: {name}
@@ -162,6 +163,23 @@ def test_what_is_not_what_it_was_or_pays_later_is_not_found(begun: list[Path]) -
     assert entry.found(1.0) is None
     assert run(["tune", "b.yaml"]) == ExitCode.USAGE
     assert begun == [Path("runs/tune-b")]
+
+
+def test_what_is_measured_anew_goes_on_after_an_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = tuned(), Path("runs/tune-a-2")
+    monkeypatch.setattr(program, "was_interrupted", lambda directory, command: True)
+
+    def goes_on_in(**how: bool) -> Path:
+        return program.run_directory((), "a", print, **how).resolve()
+
+    assert goes_on_in() == first
+    assert goes_on_in(anew=True) == second.resolve()
+    second.mkdir()
+    assert goes_on_in(anew=True) == second.resolve()
+    shutil.copy(first / LEDGER_FILE, second)
+    assert goes_on_in(anew=True) == Path("runs/tune-a-3").resolve()
 
 
 def test_what_timed_nothing_is_not_remembered() -> None:

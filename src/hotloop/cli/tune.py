@@ -204,7 +204,7 @@ class Asked:
     """What came of the same work, in `directory`."""
 
     def longer(self, budget: str, before_s: float) -> str:
-        """With less time than this call had, which took `before_s`, a config is answered by what it found."""
+        """The `--budget` of the command that goes on. The `before_s` seconds of this call, or fewer, would only answer a config."""
         from hotloop.doctor.trial_costs import budget_of, budget_text
 
         if self.earlier is None or budget_of(budget) > before_s:

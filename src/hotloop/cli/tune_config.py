@@ -67,12 +67,12 @@ def of_config(
     more = [tuning.varied(each, settings) for each in named]
     rounds = [first, [*rest, *more], tuning.shapes_for(settings, [each.name for each in named])]
     earlier = earlier_of(settings, rounds, ranks, prepare_data(settings))
-    # Forgotten once: after an interruption, the same call goes on.
-    anew = force and (earlier is None or earlier.file.exists())
-    if anew and earlier is not None:
-        earlier.file.unlink()
+    if force and earlier is not None:
+        earlier.file.unlink(missing_ok=True)
     found = earlier.found(budget_s) if earlier is not None else None
-    directory = found[0] if found else run_directory(command, settings.config.name, note, anew=anew)
+    directory = (
+        found[0] if found else run_directory(command, settings.config.name, note, anew=force)
+    )
 
     def told(ledger: Ledger) -> Ledger:
         best = [str(out)] if ledger.kept else words

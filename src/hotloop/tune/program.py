@@ -35,14 +35,18 @@ def run_directory(
     *,
     anew: bool = False,
 ) -> Path:
-    """`runs/KIND-NAME` where it goes on: the same command, machine and sources, the newest; else, and where it shall be `anew`,
-    the next that is not there, and why is said."""
+    """`runs/KIND-NAME` where it goes on: the same command, machine and sources, the newest; else the next that is not there, and why is said.
+
+    anew: only what was interrupted before it had a ledger goes on.
+    """
     why, ends = "", ("" if number == 1 else f"-{number}" for number in itertools.count(1))
     places = (Path("runs") / f"{kind}-{name}{end}" for end in ends)
     there: list[Path] = []
     while (new := next(places)).exists():
         there.append(new)
-    for directory in () if anew else reversed(there):
+    for directory in reversed(there):
+        if anew and (directory / LEDGER_FILE).exists():
+            break
         try:
             if was_interrupted(directory, command):
                 return directory

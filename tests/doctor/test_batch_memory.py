@@ -66,8 +66,10 @@ if __name__ == "__main__":
         model(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        while args.pause and os.statvfs("/dev/shm").f_bavail * 4096 > 1.5e6:
-            time.sleep(0.1)  # an evaluation: workers go on until nothing more is asked of them
+        for _ in range(100 * args.pause):  # an evaluation: workers go on until nothing more is asked of them
+            if os.statvfs("/dev/shm").f_bavail * 4096 < 1.5e6:  # else two that failed at once left more
+                break
+            time.sleep(0.1)
 """
 
 

@@ -208,8 +208,9 @@ def test_a_fork_ends_with_the_code_of_its_script(
         assert "fork_server" not in str(caught.value)
 
 
+@pytest.mark.parametrize("asked", ["nothing", "half"])
 def test_each_serves_two_pairs_and_ends_with_the_process_that_started_it(
-    place: Place, imports: Imports
+    place: Place, imports: Imports, asked: str
 ) -> None:
     arm = place.write("train.py", SCRIPT)
     servers = ForkServers(imports, place.doctors / "servers")
@@ -218,6 +219,8 @@ def test_each_serves_two_pairs_and_ends_with_the_process_that_started_it(
     third = ready(servers, place, arm)
     assert third is not first
     assert first._process.returncode is not None
+    if asked == "half":
+        third._socket.sendall(b'{"command": ')
     third._answers.close()
     third._socket.close()  # as the end of this process does
     assert third._process.wait(timeout=120) == 0

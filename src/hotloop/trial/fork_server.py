@@ -229,13 +229,14 @@ _GIVEN_PATH = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def _receive(connection: socket.socket) -> dict[str, Any] | None:
-    """The next request, with the descriptors that came with it; `None` where there is none any more."""
-    begun, descriptors, _, _ = socket.recv_fds(connection, 1, 2)
-    if not begun:
+    """The next request, with the descriptors that came with it; `None` where the other end has closed, be it within one."""
+    line, descriptors, _, _ = socket.recv_fds(connection, 1, 2)
+    more = line
+    while more and not line.endswith(b"\n"):
+        more = connection.recv(1 << 16)
+        line += more
+    if not more:
         return None
-    line = bytearray(begun)
-    while not line.endswith(b"\n"):
-        line += connection.recv(1 << 16)
     return {**json.loads(line), "descriptors": descriptors}
 
 

@@ -257,6 +257,33 @@ except KeyError as error:
     assert "kept" in again.stderr
 
 
+@pytest.mark.parametrize(
+    ("ending", "earlier"),
+    [("MemoryError('mine')", None), ("KeyError('mine')", "MemoryError('older')")],
+)
+def test_memory_that_was_refused_is_told_of_the_block_that_it_ended_and_of_no_other(
+    tmp_path: Path, ending: str, earlier: str | None
+) -> None:
+    body = f"""
+sys.last_value = {earlier}  # as a notebook keeps the error of an earlier cell
+try:
+    with hotloop.watch(show=False, out="kept") as seen:
+        train(12)
+        raise {ending}
+except Exception:
+    pass
+print(json.dumps([seen.to_dict()["out_of_memory"], seen.to_dict()["memory"]["peak_bytes"]]))
+later = torch.ones(100_000_000)
+sys.last_value = MemoryError("later")
+"""
+    told, peak = said(ran(body, tmp_path))
+    assert (told is not None) == ending.startswith("MemoryError")
+    if told is not None:
+        assert "mine" in json.dumps(told)
+    kept = hotloop.load_run(tmp_path / "kept").to_dict()
+    assert (kept["out_of_memory"], kept["memory"]["peak_bytes"]) == (told, peak)
+
+
 def test_ctrl_c_before_the_block_begins_leaves_torch_as_it_was(tmp_path: Path) -> None:
     body = """
 import hotloop.probe.attach.install as attached
@@ -481,7 +508,7 @@ def test_the_doctor_is_started_from_a_program_and_its_run_read_again(tmp_path: P
     (tmp_path / "train.py").write_text(LOOP + "train(60, 0.01)")
     (tmp_path / "broken.py").write_text("import torch\nraise SystemExit(3)")
     body = """
-run = hotloop.doctor("python train.py", out="run", options=["--no-try"])
+run = hotloop.doctor("python train.py", out="run", options="--no-try")
 again = hotloop.load_run("run")
 try:
     hotloop.doctor(["python", "broken.py"], out="failed")
@@ -615,6 +642,12 @@ def test_pairs_of_sources_that_were_edited_since_are_not_gone_on_with(
         ('hotloop.compare("", "python b.py")', "there is no command to examine"),
         ('hotloop.compare("python a.py", "python \'b.py")', "cannot be read: no closing quotation"),
         ('hotloop.doctor("none.ipynb")', "UsageError: no such notebook"),
+        (
+            "hotloop.doctor(__import__('pathlib').Path('none.ipynb'))",
+            "UsageError: no such notebook",
+        ),
+        ('hotloop.doctor("python a.py", budget=300)', "UsageError: '300' has no unit"),
+        ('hotloop.compare("python a.py", "python b.py", budget=0)', "'0' is no time"),
         ('hotloop.compare("nothing-here", "python b.py")', "cannot run `nothing-here`"),
         (
             'hotloop.compare("python a.py", "python b.py", budget="5")',

@@ -100,6 +100,14 @@ def config(kind: str) -> Any:
             return transformers.BloomConfig(
                 vocab_size=328, hidden_size=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
             )
+        case "lfm2":  # a convolution, which keeps no keys, and attention
+            return transformers.Lfm2Config(
+                num_key_value_heads=2, layer_types=["conv", "full_attention"], **sizes
+            )
+        case "mamba":  # no attention at all
+            return transformers.MambaConfig(
+                vocab_size=328, hidden_size=32, num_hidden_layers=2, state_size=4, eos_token_id=0
+            )
         case "gemma2":  # caps what attention sees
             return transformers.Gemma2Config(num_key_value_heads=2, head_dim=8, **sizes)
     raise AssertionError(kind)

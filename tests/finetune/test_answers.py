@@ -17,6 +17,7 @@ from decoders import (
     write_chats,
     write_prompts,
 )
+from tokenizers.processors import TemplateProcessing
 from torch._dynamo.utils import counters
 
 from hotloop.core.errors import UsageError
@@ -26,7 +27,7 @@ from hotloop.finetune.job import settings_of, start
 from hotloop.hardware.device import why_compile_cannot_run
 from hotloop.train.trained import Text
 
-KINDS = ["llama", "gpt2", "qwen2", "pythia", "mistral", "bloom", "gemma2"]
+KINDS = ["llama", "gpt2", "qwen2", "pythia", "mistral", "bloom", "gemma2", "lfm2"]
 LONG = "z" * 150
 """A token each, nearly as many as the model reads: it ends before the others."""
 PROMPTS = ["a", LONG, *(prompt for prompt, _ in asked(4))]
@@ -215,6 +216,35 @@ def test_prompts_are_written_as_the_examples_were_also_when_their_file_is_gone(
     (run / "prompts.json").unlink()  # as a run of before
     (note,) = said(run, ["sky"], num_tokens=2)[-1]
     assert "are written as chats, which nothing shows that the examples were: no such file" in note
+
+
+def test_what_the_tokenizer_puts_behind_a_text_does_not_stand_behind_a_prompt(tmp_path: Path) -> None:  # fmt: skip
+    run = run_of("llama", tmp_path)
+    wanted = said(run, PROMPTS)
+    own = tokenizer()
+    ends = TemplateProcessing(single="$A <|end|>", special_tokens=[("<|end|>", 0)])
+    own.backend_tokenizer.post_processor = ends
+    own.save_pretrained(run / "model")
+    assert transformers.AutoTokenizer.from_pretrained(run / "model")("a")["input_ids"][-1] == 0
+    assert said(run, PROMPTS) == wanted
+    begins = TemplateProcessing(single="<|im_start|> $A <|end|>", special_tokens=[("<|end|>", 0), ("<|im_start|>", 1)])  # fmt: skip
+    own.backend_tokenizer.post_processor = begins
+    assert answers._asked(own, "a", chats=False) == [1, *tokenizer()("a")["input_ids"]]
+
+
+def test_what_cannot_be_asked_is_one_clear_error(tmp_path: Path) -> None:
+    refuses = "{% if messages[0].role != 'system' %}{{ raise_exception('who am I?') }}{% endif %}"
+    own = tokenizer()
+    own.chat_template = refuses
+    with pytest.raises(UsageError, match=r"does not take a single turn of a user: who am I\?"):
+        answers._asked(own, "sky", chats=True)
+    assert answers._asked(own, "", chats=False) == [0]
+    own.eos_token = None
+    with pytest.raises(UsageError, match="an empty prompt"):
+        answers._asked(own, "", chats=False)
+    run = run_of("mamba", tmp_path)
+    with pytest.raises(UsageError, match=r"MambaForCausalLM has no attention"):
+        said(run, ["sky"])
 
 
 def tokenizer_says_user(read: list[str]) -> bool:

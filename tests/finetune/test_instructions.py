@@ -33,13 +33,14 @@ from tokenizers import processors
 
 import warm_python
 from hotloop.cli.main import run as run_here
-from hotloop.core.causal_config import CausalConfig
+from hotloop.core.causal_config import CausalConfig, CausalModel
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
 from hotloop.finetune.causal import CausalLearner, CausalWork
 from hotloop.finetune.causal_start import arithmetic
 from hotloop.finetune.chats import read_sources
+from hotloop.finetune.decoder import load_decoder
 from hotloop.finetune.sequences import Counts, Example, examples_of
 
 Run = Callable[..., str]
@@ -224,6 +225,44 @@ def test_spaces_of_a_completion_are_learned_where_the_tokenizer_leaves_them_out_
     assert example.ids[example.learned].tolist() == wanted
 
 
+def test_completions_that_generate_asks_otherwise_or_that_nothing_ends_are_counted(
+    tmp_path: Path,
+) -> None:
+    own = tokenizer()
+    rows = [{"prompt": "sky: ", "completion": "is blue"}, {"prompt": "sky:", "completion": " is"}]
+    assert own("sky: is")["input_ids"][:-1] == own("sky:")["input_ids"]
+    config = config_of(write_lines(tmp_path / "a.jsonl", rows))
+    for _ in range(2):  # the second time from the cache
+        counts = Counts()
+        examples = examples_of(config, own, "own", read_sources(config).train, counts)
+        assert counts == Counts(joined=1)
+        assert [each.num_targets for each in examples] == [len(own(" is blue")["input_ids"]) + 1, 2]
+    assert "have the completion begin with it: 1 example" in counts.notes(64)[0]
+    own.eos_token = None
+    counts = Counts()
+    examples_of(config, own, "endless", read_sources(config).train, counts)
+    assert counts == Counts(joined=1, endless=2)
+
+
+@pytest.mark.parametrize("choosing", [{"patience": 1}, {"export": "best"}])
+def test_choosing_weights_needs_evaluations(choosing: dict[str, Any]) -> None:
+    given = {"task": "instructions", "data": {"file": "a.jsonl"}, "model": {"path": "b"}}
+    CausalConfig.model_validate({**given, "eval": choosing})
+    with pytest.raises(ValueError, match=r"`data.held_out` 0 leaves no example"):
+        CausalConfig.model_validate({**given, "eval": choosing, "data": {"file": "a.jsonl", "held_out": 0}})  # fmt: skip
+    with pytest.raises(ValueError, match=r"`eval.every_steps` 0 makes none"):
+        CausalConfig.model_validate({**given, "eval": {**choosing, "every_steps": 0}})
+
+
+def test_a_model_that_says_how_to_draw_but_not_that_it_draws_can_be_saved(tmp_path: Path) -> None:
+    """Versions of transformers differ in whether they save it."""
+    base = save_decoder("llama", tmp_path / "llama")
+    (base / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9}')
+    loaded = load_decoder(CausalModel(path=str(base)), torch.device("cpu"), print)
+    loaded.model.generation_config.validate(strict=True)
+    loaded.model.save_pretrained(tmp_path / "saved")
+
+
 def test_held_out_examples_that_are_trained_on_are_counted(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n % 4}:", "completion": " blue"} for n in range(6)]
     found, _ = made(write_lines(tmp_path / "a.jsonl", rows))
@@ -332,6 +371,11 @@ def test_adapter_alone_is_trained_saved_continued_and_merged(
         adapted = peft.PeftModel.from_pretrained(plain, tmp_path / "cut/model").eval()(ids).logits
     assert (after - before).abs().max() > 0.1
     torch.testing.assert_close(after, adapted, atol=1e-5, rtol=1e-5)
+
+    run([*job, "train.steps=6", "--out", str(tmp_path / "cut")])
+    assert (tmp_path / "cut/merged").is_dir()  # of the same weights
+    run([*job, "train.steps=8", "--out", str(tmp_path / "cut")])
+    assert not (tmp_path / "cut/merged").exists()  # it would answer in place of the adapter
 
     out = ["--out", str(tmp_path / "other")]
     assert "its linear layers: c_attn, c_fc, c_proj" in run(

@@ -107,6 +107,19 @@ def test_an_accelerator_whose_watch_another_one_has_now_neither_ends_it_nor_logs
     assert entries() == before
 
 
+def test_an_accelerator_whose_trackers_begin_again_is_watched_once_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = AccelerateWatch(out=tmp_path / "seen")
+    accelerator = accelerate.Accelerator(cpu=True, log_with=[watch])
+    for _ in range(3):
+        accelerator.init_trackers("planted")
+        train(accelerator)
+        accelerator.end_training()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seen", "seen-2", "seen-3"]
+    assert capsys.readouterr().err.count("watching took") == 3
+
+
 @pytest.mark.slow
 def test_a_process_that_ends_by_an_error_says_what_was_seen(tmp_path: Path) -> None:
     body = """

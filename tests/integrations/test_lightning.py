@@ -66,6 +66,7 @@ def fit(
     breaks_at: int | None = None,
     every: int = 5,
     module: Any = None,
+    **more: Any,
 ) -> Any:
     trainer = lightning.Trainer(
         max_steps=steps,
@@ -76,6 +77,7 @@ def fit(
         enable_checkpointing=False,
         enable_model_summary=False,
         accelerator="cpu",
+        **more,
     )
     trainer.fit(module or Module(), DataLoader(Rows(10_000, breaks_at=breaks_at), batch_size=BATCH))
     return trainer
@@ -104,6 +106,14 @@ def test_it_finds_what_was_planted_and_writes_to_the_logger(
     assert 0 < float(rows[-1]["hotloop/watch_cost_fraction"]) < 0.2
     plain = logged(fit(tmp_path / "plain"))
     assert [e["loss"] for e in plain if e["loss"]] == [e["loss"] for e in rows if e["loss"]]
+
+
+def test_gradients_of_several_batches_are_logged_once_for_their_step(tmp_path: Path) -> None:
+    watch = LightningWatch(steps=None, show=False)
+    rows = logged(fit(tmp_path, watch, accumulate_grad_batches=4))
+    steps = [each["step"] for each in rows if each["hotloop/step_s"]]
+    assert len(steps) >= 3
+    assert len(steps) == len(set(steps))
 
 
 def test_several_optimizers_are_one_step_and_stand_where_the_loss_does(tmp_path: Path) -> None:

@@ -216,6 +216,8 @@ def test_samples_of_all_ranks_are_counted() -> None:
     other = replace(first, records=tuple(replace(each, samples=2) for each in taken[:-8]))
     assert diagnose(first).steps.samples_per_s == pytest.approx(60)
     assert diagnose(first, others={1: other}).steps.samples_per_s is None  # each has its own?
+    several = replace(first, census=Census(num_ranks=2))
+    assert diagnose(several).steps.samples_per_s is None  # nobody saw what the other takes
     counted = [each for each in other.records if "warmup" not in each.tags]
     both = 60 + 10 * 2 * len(counted) / 30
     first = replace(first, census=Census(parallel="DistributedDataParallel"))

@@ -69,6 +69,26 @@ def test_transformers_computes_the_same_logits(shape: DecoderShape, tmp_path: Pa
     assert largest_difference(decoder, directory) < 1e-5
 
 
+def framed(directory: Path, tokenizer: Tokenizer) -> Tokenizer:
+    """With special tokens around a text, which no training has."""
+    (name,) = [
+        name for name, number in tokenizer.library.ids.items() if number == tokenizer.end_of_text
+    ]
+    around = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": name, "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {name: {"id": name, "ids": [tokenizer.end_of_text], "tokens": [name]}},
+    }
+    (directory / "framed.json").write_text(
+        json.dumps({**json.loads(tokenizer.to_json()), "post_processor": around})
+    )
+    return Tokenizer.load(directory / "framed.json")
+
+
 def test_transformers_reads_text_into_the_same_ids(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     texts = ["def loop(self):\n    return  'naïve 日本 🙂', 1234\n\n", " leading", "it's", ""]
@@ -77,6 +97,7 @@ def test_transformers_reads_text_into_the_same_ids(tmp_path: Path) -> None:
         ("gpt2", GPT2, trained),
         ("llama", LLAMA, trained),
         ("bytes", LLAMA, byte_tokenizer()),
+        ("framed", LLAMA, framed(tmp_path, trained)),
     ):
         directory = write(model(shape), tmp_path / kind, tokenizer)
         loaded = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)

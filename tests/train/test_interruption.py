@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -160,6 +161,18 @@ def test_notice_of_a_cloud_stops_the_run_and_names_itself(
             train(config, run, *SETTINGS)
     train(config, run, *SETTINGS)
     assert_the_same(run, whole)
+
+
+def test_a_training_that_has_ended_leaves_the_signals_of_forks_alone(tmp_path: Path, whole: Path) -> None:  # fmt: skip
+    train(whole.parent / "tiny.yaml", tmp_path / "run", *SETTINGS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        if (child := os.fork()) == 0:
+            os._exit(signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        assert os.waitpid(child, 0)[1] == 0
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_signal_of_a_forked_child_is_not_the_training_s(tmp_path: Path, whole: Path) -> None:

@@ -16,9 +16,16 @@ class RecentSteps:
         self._steps: deque[Step] = deque(maxlen=5000)  # of more, the newest
         self.saw = self._steps.append  # what can wait is not done between two steps
         """Told of each step that has ended."""
+        self._were_taken = False
+
+    @property
+    def none_ended(self) -> bool:
+        """Since the beginning."""
+        return not self._steps and not self._were_taken
 
     def take(self) -> dict[str, float]:
         """`step_s`, and each phase's fraction of it; empty where none has ended since."""
+        self._were_taken = not self.none_ended
         steps = [each for each in self._steps if each.counted]
         self._steps.clear()
         if not steps:

@@ -142,7 +142,16 @@ class Run:
         return read_run(self.directory, known=known)
 
 
+def _seconds_of(budget: str | None) -> float:
+    try:
+        return budget_of("none" if budget is None else str(budget))
+    except ValueError as error:
+        raise UsageError(str(error), where="budget") from error
+
+
 def _words(command: str | Sequence[str], example: str) -> list[str]:
+    if isinstance(command, os.PathLike):
+        command = [os.fspath(command)]
     try:
         words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
     except ValueError as error:
@@ -168,10 +177,12 @@ def doctor(
 ) -> Run:
     """As `hotloop.doctor`."""
     words = _words(command, 'hotloop.doctor("python train.py")')
+    _seconds_of(budget)
+    options = shlex.split(options) if isinstance(options, str) else [*options]
     directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hotloop-doctor-"))
     if out is None:
         directory.rmdir()  # the doctor makes it
-    asked = [] if budget is None else ["--budget", budget]
+    asked = [] if budget is None else ["--budget", str(budget)]
     asked += [*options, "--out", str(directory)]
     line = [sys.executable, "-m", "hotloop", "doctor", *asked, "--", *words]
     detector = SignalDetector()
@@ -235,10 +246,7 @@ def compare(
     out: str | Path | None,
 ) -> Run:
     """As `hotloop.compare`."""
-    try:
-        budget_s = budget_of(budget or "none")
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    budget_s = _seconds_of(budget)
     workdir, began = Path.cwd(), time.monotonic()
     pairs_began = [began]
 

@@ -116,7 +116,7 @@ class Watched(Run):
         write_json(self.directory / COMMAND_RUN_FILE, self._run)
         self._watching = ExitStack()
         newest = self._watching.enter_context(telemetry(self.directory))
-        self._finish: Callable[[], object] = lambda: None
+        self._finish: Callable[[BaseException | None], object] = lambda error: None
         try:
             self._finish = install(
                 self.directory,
@@ -128,8 +128,8 @@ class Watched(Run):
                 most_cost=0.016,  # to stay below 2 %: it is known a moment late
                 beside_s=lambda: ((sample := newest()) and sample.sampler_s) or 0.0,
             )
-        except BaseException:  # Ctrl-C, too, of which nobody is told that leaves the block
-            self._let_go()
+        except BaseException as error:  # Ctrl-C, too, of which nobody is told that leaves the block
+            self._let_go(error)
             raise
         _now.append(self)
         return self
@@ -150,7 +150,7 @@ class Watched(Run):
         _now.remove(self)
         try:
             hide_in(error)
-            self._let_go()
+            self._let_go(error)
             self._judge(error)
             if self._shows and not isinstance(error, UsageError):  # which alone is to be read
                 self._show()
@@ -160,12 +160,12 @@ class Watched(Run):
             self._failure = f"what was seen cannot be shown: {type(failed).__name__}: {failed}"
             note(self._failure)
 
-    def _let_go(self) -> None:
+    def _let_go(self, error: BaseException | None) -> None:
         from hotloop.probe.entry import let_go
         from hotloop.probe.imports import AfterImport
 
         try:
-            self._finish()
+            self._finish(error)
         finally:
             let_go()
             # What waits for imports would hook them for nobody.

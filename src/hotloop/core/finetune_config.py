@@ -173,6 +173,19 @@ class FinetuneLoop(LoopConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _evaluated(self) -> Self:
+        chooses = self.eval.patience is not None or self.eval.export == "best"
+        if chooses and getattr(self.data, "held_out", None) == 0:
+            raise ValueError(
+                "`eval.patience` and `eval.export: best` need evaluations, and `data.held_out` 0 leaves no example for them"
+            )
+        if chooses and not (self.eval.every_steps or self.eval.every_epochs):
+            raise ValueError(
+                "`eval.patience` and `eval.export: best` need evaluations, and `eval.every_steps` 0 makes none"
+            )
+        return self
+
     @property
     def may_compile(self) -> bool:
         return self.train.compile is True
@@ -208,13 +221,4 @@ class FinetuneConfig(FinetuneLoop):
             raise ValueError(f"`data.label` is one column with `task: {self.task}`")
         if self.train.class_weights is not None and not self.task.startswith("classification"):
             raise ValueError(f"`train.class_weights` has no effect with `task: {self.task}`")
-        chooses = self.eval.patience is not None or self.eval.export == "best"
-        if chooses and self.data.held_out == 0:
-            raise ValueError(
-                "`eval.patience` and `eval.export: best` need evaluations, and `data.held_out` 0 leaves no example for them"
-            )
-        if chooses and not (self.eval.every_steps or self.eval.every_epochs):
-            raise ValueError(
-                "`eval.patience` and `eval.export: best` need evaluations, and `eval.every_steps` 0 makes none"
-            )
         return self

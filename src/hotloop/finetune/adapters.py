@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.util
 import shutil
 import warnings
@@ -166,9 +167,12 @@ def export_adapter(
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            before = _digest(directory)
             forget(directory)
             with appearing_whole(directory) as written:
                 adapter.save_pretrained(written)
+                if _digest(written) != before:
+                    forget(merged)  # which answers in place of the adapter
                 tokenizer.save_pretrained(written)
                 if auto != CAUSAL:
                     described = copy.deepcopy(model.config)
@@ -193,6 +197,15 @@ def export_adapter(
         model.train(was_training)
         if config.quantize == "none":
             model.to(device)
+
+
+def _digest(adapter: Path) -> str | None:
+    """Of its weights; `None` where there are none."""
+    weights = adapter / "adapter_model.safetensors"
+    if not weights.is_file():
+        return None
+    with weights.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def forget(directory: Path) -> None:

@@ -55,6 +55,11 @@ def write_answers(
         raise UsageError("this run has no model yet", where=str(own), do=do)
     model, vocabulary = _with_adapter(own, config.model.lora, place, warn, trusted) or _whole(own, place, warn, trusted)  # fmt: skip
     model.eval()
+    if not getattr(model.config.get_text_config(), "num_attention_heads", None):
+        what = f"{type(model).__name__} has no attention, whose keys and values `hotloop generate` keeps"
+        raise UsageError(
+            what, where=str(own), do="generate with transformers, which loads it from there"
+        )
     tokenizer, longest = vocabulary.tokenizer, vocabulary.longest or 1 << 30
     named = model.generation_config.eos_token_id
     stops = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
@@ -66,9 +71,7 @@ def write_answers(
         stops |= {*ids[:1]} & {*tokenizer.get_added_vocab().values()}
     prompts = []
     for text in texts:
-        said = [{"role": "user", "content": text.prompt}]
-        words = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True) if chats else text.prompt  # fmt: skip
-        prompts.append(tokenizer(words, add_special_tokens=not chats)["input_ids"] or [tokenizer.eos_token_id])  # fmt: skip
+        prompts.append(_asked(tokenizer, text.prompt, chats=chats))
         text.begin(prompts[-1])
     most = max(map(len, prompts))
     if most >= longest:
@@ -94,6 +97,29 @@ def write_answers(
             if number is None:
                 text.ended = "tokens" if text.tokens == room[first + row] else "end_of_text"
             yield
+
+
+def _asked(tokenizer: Any, prompt: str, *, chats: bool) -> list[int]:
+    """A prompt as token ids, without what the tokenizer puts behind a whole text: it ends an answer, and comes before none."""
+    import jinja2
+
+    words = prompt
+    if chats:
+        said = [{"role": "user", "content": prompt}]
+        try:
+            words = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+            what = f"the chat template does not take a single turn of a user: {str(error)[:200]}"
+            raise UsageError(what, do="give the run's tokenizer one that does") from error
+    ids: list[int] = tokenizer(words, add_special_tokens=False)["input_ids"]
+    if not chats:
+        whole = tokenizer(words)["input_ids"]
+        ends = range(len(ids), len(whole) + 1)
+        ids = next((whole[:end] for end in ends if whole[end - len(ids) : end] == ids), whole)
+    if not ids and tokenizer.eos_token_id is None:
+        what = "an empty prompt, and this tokenizer has no token that a text begins or ends with"
+        raise UsageError(what, do="give a prompt")
+    return ids or [tokenizer.eos_token_id]
 
 
 def _are_chats(run: Path, config: CausalConfig, tokenizer: Any, warn: Warn) -> bool:
@@ -198,7 +224,7 @@ def _continued(
         ids, positions = _last(ids), _last(positions)
         if cache is None:
             if 0 < len(at) < len(ids):
-                past.batch_select_indices(torch.tensor(at, device=model.device))
+                past.reorder_cache(torch.tensor(at, device=model.device))
                 ids, mask, positions = ids[at], mask[at], positions[at]
                 at = list(range(len(at)))
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)

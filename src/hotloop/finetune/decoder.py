@@ -75,6 +75,12 @@ def load_decoder(
             **quantization(config.lora, device, precision),
         )
     keep_gradients(model)
+    try:
+        model.generation_config.validate(strict=True)
+    except (
+        ValueError
+    ):  # it says how to draw, and not that anything is drawn: some versions save no such model
+        model.generation_config.do_sample = True
     if new := sorted(str(each) for each in report["missing_keys"]):
         warn(f"new, with random weights: {', '.join(new[:5])}{', ...' if len(new) > 5 else ''}")
     adapter = None

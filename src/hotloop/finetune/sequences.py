@@ -21,6 +21,7 @@ from hotloop.report.numbers import counted
 Span = tuple[int, int]
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """What some chat templates have around that which an assistant says."""
+JOINED = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +61,17 @@ class Counts:
     """Examples left out, since their prompt fills `model.max_tokens`."""
     turns: int = 0
     """Turns of an assistant that the template writes in another way once the chat goes on."""
+    joined: int = 0
+    """Examples of which a token begins in what is read, and ends in what is learned."""
+    endless: int = 0
+    """Completions that no token ends."""
 
     def notes(self, max_tokens: int) -> list[str]:
         told = (
             (f"longer than `model.max_tokens` {max_tokens} and cut", self.cut, "example"),
             ("left out, since `model.max_tokens` ends before what is learned", self.without_target, "example"),
+            ("learned with a token that begins in the prompt, as a space at its end does: `hotloop generate` asks with other tokens; have the completion begin with it", self.joined, "example"),
+            ("that nothing ends, since this tokenizer has no end-of-text token", self.endless, "completion"),
             ("only read, since the chat template writes them otherwise once the chat goes on", self.turns, "assistant turn"),
         )  # fmt: skip
         return [f"{what}: {counted(number, each)}" for what, number, each in told if number]
@@ -88,7 +95,11 @@ def examples_of(
         )
     spans_of = _span_reader(tokenizer)
     marked = [_written(each, spans_of, counts) if is_chat else _joined(each) for each in sources]
-    for ids, learned in _tokenized(tokenizer, identity, marked, is_chat=is_chat):
+    if not (is_chat or is_text) and tokenizer.eos_token_id is None:
+        counts.endless += len(marked)
+    for ids, marks in _tokenized(tokenizer, identity, marked, is_chat=is_chat):
+        learned = marks > 0
+        counts.joined += bool((marks == JOINED).any())
         starts = range(0, max(1, len(ids) - 1), longest - 1) if is_text else (0,)
         num_before = len(found)
         for start in starts:  # of a long text each begins with the last token of the one before
@@ -189,12 +200,12 @@ def _span_reader(tokenizer: Any) -> Callable[[tuple[Message, ...]], tuple[Marked
 def _tokenized(
     tokenizer: Any, identity: str, marked: Sequence[Marked], *, is_chat: bool
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """ids (int32) and marks (bool) of each. From the cache where the same was tokenized before.
+    """ids and marks (int32; 0: only read) of each. From the cache where the same was tokenized before.
 
-    A prompt and its completion are tokenized as one text; the token that begins in the one and ends in the other is learned.
+    A prompt and its completion are tokenized as one text; the token that begins in the one and ends in the other is learned, and marked `JOINED`.
     """
     ends_with = None if is_chat else tokenizer.eos_token_id
-    digest = hashlib.sha256(f"marked by place {identity} {is_chat} {ends_with}{beside_json(tokenizer)}".encode())  # fmt: skip
+    digest = hashlib.sha256(f"marked by place, joined {identity} {is_chat} {ends_with}{beside_json(tokenizer)}".encode())  # fmt: skip
     for each in marked:
         digest.update(hashlib.sha256(each.text.encode("utf-8", "surrogatepass")).digest())
         digest.update(repr(each.spans).encode())
@@ -218,17 +229,17 @@ def _tokenized(
             for number in np.flatnonzero(inside & (at[:, 0] == at[:, 1])):
                 # spaces, which some tokenizers leave out of a token's place
                 at[number, 0] = at[number - 1, 1] if number else 0
-            learned = np.zeros(len(own), dtype=bool)
+            learned = np.zeros(len(own), dtype=np.int32)
             for begin, end in each.spans:
-                learned |= inside & (at[:, 1] > begin) & (at[:, 0] < end)
+                learned[inside & (at[:, 1] > begin) & (at[:, 0] < end)] = 1
+                learned[inside & (at[:, 1] > begin) & (at[:, 0] < begin)] = JOINED
             if not is_chat and learned.any():  # what the tokenizer itself puts at the end
-                learned[len(own) - int(inside[::-1].argmax()) :] = True
+                learned[len(own) - int(inside[::-1].argmax()) :] = 1
             if ends_with is not None and (not own or own[-1] != ends_with):
-                own, learned = [*own, ends_with], np.append(learned, True)
+                own, learned = [*own, ends_with], np.append(learned, 1)
             ids.append(np.asarray(own, dtype=np.int32))
             marks.append(learned.astype(np.int32))
         return [*ids, *marks]
 
     found = cached(digest.hexdigest()[:32], 2 * len(marked), make)
-    halves = zip(found[: len(marked)], found[len(marked) :], strict=True)
-    return [(ids, learned.astype(bool)) for ids, learned in halves]
+    return [*zip(found[: len(marked)], found[len(marked) :], strict=True)]

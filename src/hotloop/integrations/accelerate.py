@@ -40,7 +40,9 @@ class AccelerateWatch(Session, GeneralTracker):  # type: ignore[misc]
         return self.seen
 
     def start(self) -> None:
-        """By `init_trackers`."""
+        """By `init_trackers`; where it is called again, once for each call so far."""
+        if self._owner == _accelerator() and self._watching and self._watching.recent.none_ended:
+            return
         self.leave(self._owner)  # which an error may have left behind
         self.begin(_accelerator())
         atexit.register(self.end)

@@ -37,7 +37,8 @@ class LightningWatch(Session, _callback()):  # type: ignore[misc]
         """Enough may have been seen."""
         self.end_after_bound()
         every = trainer.log_every_n_steps  # 0: never
-        if every and (_step(trainer) + 1) % every == 0:
+        is_whole = not trainer.fit_loop._should_accumulate()  # as Lightning asks before it logs
+        if every and is_whole and (_step(trainer) + 1) % every == 0:
             self._log(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -178,6 +178,8 @@ def _write_tokenizer(written: Path, tokenizer: bytes, end_of_text: int, context:
         proto = base64.b64decode(described["model"]["proto"])
         write_atomically(written / "tokenizer.model", proto)
         return
+    if described.get("post_processor") is not None:  # no text had what it adds
+        tokenizer = json.dumps({**described, "post_processor": None}, ensure_ascii=False).encode()
     write_atomically(written / "tokenizer.json", tokenizer)
     name = _token_name(described, end_of_text)
     write_json(

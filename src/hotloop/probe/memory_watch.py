@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -114,9 +113,8 @@ class MemoryWatch:
         self._owners[self.start] = max((statm_bytes(1) or 0) - there, 0)
         self._write()
 
-    def finish(self) -> None:
-        """At the end of the process: with what ended it, if it was its memory."""
-        error = getattr(sys, "last_value", None)
+    def finish(self, error: BaseException | None) -> None:
+        """At the end of what is watched. error: what ended it."""
         if error is not None and memory_refusal(error) is not None:
             self.failed(error)
         else:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,13 +45,27 @@ FIRST_STEP = " in the first step of this process: nothing was to be saved"
 _wakeup_fds: set[int] = set()
 
 
-_block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, _SIGNALS)
-_unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _SIGNALS)
+_forking = threading.local()
+
+
+@cache
+def _look_after_forks() -> None:
+    """Once: such hooks stay, and do nothing where no `StopRequest` is entered."""
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_in_child)
+
+
+def _block() -> None:
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS) if _wakeup_fds else None
+
+
+def _unblock() -> None:
+    if _forking.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _in_child() -> None:
     """What a forked process is sent, be it at its first moment, must not end this one."""
-    if (fd := signal.set_wakeup_fd(-1)) not in _wakeup_fds:
+    if _wakeup_fds and (fd := signal.set_wakeup_fd(-1)) not in _wakeup_fds:
         signal.set_wakeup_fd(fd)
     _unblock()
 
@@ -83,7 +97,7 @@ class StopRequest:
         self._guard.start()
         if threading.current_thread() is threading.main_thread():
             _wakeup_fds.add(self._writes.fileno())
-            os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_in_child)
+            _look_after_forks()
             self._hook, sys.unraisablehook = sys.unraisablehook, self._unraised
             self._fd = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
             for number in (*_SIGNALS, _WAKE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -101,11 +102,11 @@ def install(
     saw: Callable[[Step], None] = lambda step: None,
     most_cost: float | None = None,
     beside_s: Callable[[], float] = lambda: 0.0,
-) -> Callable[[], None]:
+) -> Callable[[BaseException | None], None]:
     """Hook this process. bound: call `ended` after so many steps that count, or seconds of them (see `Enough`), and after
     the profile. profile_at_bound: the profile comes after these steps; a loop that may end before them has it as early as
     without a bound. start_s: what its start has taken by now. saw: called with each step, in the thread that steps.
-    most_cost: as `Watch`. beside_s: as `Cost`. Returns what writes all that was seen, and looks no longer."""
+    most_cost: as `Watch`. beside_s: as `Cost`. Returns what writes all that was seen, and looks no longer: for the error that ended it, if one did."""
     at_bound = profile_at_bound and bound.isdecimal()
     parts = Parts(directory, profile_after=int(bound) if at_bound else None)
     watch, writer = parts.watch, Writer(parts)
@@ -120,13 +121,20 @@ def install(
     keep_probe_untraced()
     pause_before_forks(lambda: parts.cost.threads)
     os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
-    atexit.register(watch.guarded, writer.finish)
-    atexit.register(watch.tried, parts.memory.finish)
+    ends = (
+        lambda: watch.guarded(writer.finish),
+        lambda: watch.tried(parts.memory.finish, getattr(sys, "last_value", None)),
+    )
+    for at_exit in ends:
+        atexit.register(at_exit)
     _watch_endings(watch, writer)
 
-    def finish() -> None:
+    def finish(error: BaseException | None) -> None:
+        for at_exit in ends:  # or the memory of what comes later would be that of what was watched
+            atexit.unregister(at_exit)
         watch.guarded(writer.finish)
-        watch.tried(parts.memory.finish)
+        parts.memory.background.stop()
+        watch.tried(parts.memory.finish, error)
         watch.active = False
         # What waits for forks and for the end keeps the watch for good; not those who were told, with all the steps.
         watch.saw, watch.after_boundary = (lambda step: None), (lambda: None)

@@ -522,7 +522,7 @@ def test_machines_that_trials_may_reach_are_named_beside_a_whole_command(
     read = doctor_command.make_context("doctor", [*words, "--", *command]).params
     assert (read["network"], read["command"]) == (network, tuple(command))
     # The command that continues says the same.
-    for name in ("level", "scorecard", "pid", "seconds", "command"):
+    for name in ("level", "pid", "seconds", "command"):
         del read[name]
     again = Options(**read).of_trials()
     again_read = doctor_command.make_context("doctor", [*again, "--", *command]).params

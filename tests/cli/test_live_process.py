@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.cli import doctor_views  # loaded before rights are given up
+from hotloop.cli import live_process_view  # loaded before rights are given up
 from hotloop.cli.main import run
 from hotloop.core.stack_profile import StackProfile
 from processes import wait_for
@@ -242,7 +242,7 @@ def test_a_pid_that_is_hotloops_own_or_nobodys_is_refused(
 def test_without_the_right_to_read_a_process_it_is_said_what_to_do(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert doctor_views.show_live_process
+    assert live_process_view.show_live_process
     if os.getuid():
         code = run(["doctor", "--pid", "1"])
     else:
@@ -279,7 +279,6 @@ def test_without_py_spy_it_is_said_how_to_get_it(
     [
         (["--pid", "1", "--budget", "5m"], "--budget has no effect with --pid"),
         (["--pid", "1", "--", "python", "train.py"], "COMMAND has no effect with --pid"),
-        (["--pid", "1", "--scorecard"], "--pid has no effect with --scorecard"),
         (["--seconds", "5", "--", "python", "train.py"], "--seconds has no effect without --pid"),
         (["--pid", "0"], "0 is not in the range"),
     ],

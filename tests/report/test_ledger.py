@@ -13,9 +13,8 @@ from hotloop.core.files import to_plain
 from hotloop.core.judgement import Interval, Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.fix_status import status_of
-from hotloop.judge.scorecard import scorecard
 from hotloop.report.html import Page, render_html
-from hotloop.report.ledger import ledger_answer, render_ledger, render_scorecard
+from hotloop.report.ledger import ledger_answer, render_ledger
 
 PARITY = Parity("same", "reduction_order")
 VERDICT = Verdict(
@@ -112,10 +111,6 @@ def test_each_word_that_a_reader_sees_is_the_status_of_the_json(
     assert f"\n  {word:<12} fused_optimizer  why" in render_ledger(found)
     assert result(fix).startswith(word)
     assert f"<tr><td>{word}</td>" in page_of(found)
-    if verdict is not None:
-        assert f"  {word:<12} predicted" in render_scorecard(
-            scorecard([("run", ledger(KEPT, fix))])
-        )
 
 
 PAIRS = {"num_pairs": 10, "minimum_detectable_effect": 0.2}

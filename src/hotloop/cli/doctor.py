@@ -114,11 +114,6 @@ network_option = click.option(
     help="Exit with 1 if a finding could gain this much, e.g. 1.05.",
 )
 @click.option(
-    "--scorecard",
-    is_flag=True,
-    help="Run nothing: say how well gains were predicted, in the run directories given [default: runs].",
-)
-@click.option(
     "--pid",
     type=click.IntRange(min=1),
     metavar="PID",
@@ -134,7 +129,6 @@ network_option = click.option(
 def doctor(
     command: tuple[str, ...],
     level: float | None,
-    scorecard: bool,
     pid: int | None,
     seconds: int | None,
     **given: Any,
@@ -151,14 +145,8 @@ def doctor(
     they were before the command ran, and what it writes is thrown away.
     """
     options = Options(**given)
-    if scorecard:
-        from hotloop.cli.doctor_views import show_scorecard
-
-        _refuse_beside("--scorecard", {**given, "level": level, "pid": pid, "seconds": seconds})
-        show_scorecard(command, options.json_file)
-        return
     if pid is not None:
-        from hotloop.cli.doctor_views import show_live_process
+        from hotloop.cli.live_process_view import show_live_process
 
         _refuse_beside("--pid", {**given, "level": level, "COMMAND": command})
         show_live_process(pid, seconds or 20, options.json_file)

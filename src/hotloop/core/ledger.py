@@ -8,7 +8,6 @@ from typing import Any, Literal
 from hotloop.core.judgement import Interval, Status, Verdict
 
 LEDGER_SCHEMA = "hotloop.ledger/1"
-SCORECARD_SCHEMA = "hotloop.scorecard/1"
 LEDGER_FILE = "ledger.json"
 
 Isolation = Literal["layer", "landlock", "copy", "none"]
@@ -110,36 +109,3 @@ class Ledger:
     run_with: str | None = None
     """The command with the values that were kept, ready to copy; `None`: fixes were tried, not values of options."""
     schema: str = LEDGER_SCHEMA
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What was expected of a fix, and what was measured. All are ratios."""
-
-    run: str
-    name: str
-    status: Status
-    predicted: Interval
-    verified: float
-    verified_low: float | None
-    verified_high: float | None
-    inside: bool
-    """The verified ratio lies in the predicted interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scorecard:
-    """Predictions of many trials against what came of them; see `judge.scorecard`."""
-
-    num_runs: int
-    num_trials: int
-    num_kept: int
-    num_predicted: int
-    """Kept fixes with a prediction: what the medians are of."""
-    coverage: float | None
-    width: float | None
-    gain: float | None
-    error: float | None
-    predictions: tuple[Prediction, ...]
-    """One for each fix, those that were not kept too."""
-    schema: str = SCORECARD_SCHEMA

@@ -179,7 +179,7 @@ class Optimization:
     """What a foreign script must have for `values_for` to know any, in words that follow "it needs"."""
     expect: Expect | None = None
     """The least and the most ratio to expect of a value, given the evidence of a finding that asks for
-    it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""
+    it: what is compared with what was verified. `None` where the evidence does not tell."""
     warmup_for: Callable[[Census], int] | None = None
     """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
     acts_every: str = ""

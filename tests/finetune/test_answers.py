@@ -32,6 +32,7 @@ LONG = "z" * 150
 """A token each, nearly as many as the model reads: it ends before the others."""
 PROMPTS = ["a", LONG, *(prompt for prompt, _ in asked(4))]
 Sizes = list[int]
+IS_OLD = transformers.__version__.startswith("4.")
 
 
 @pytest.fixture
@@ -77,6 +78,9 @@ def test_several_prompts_are_answered_as_each_alone(
 ) -> None:
     run = run_of(kind, tmp_path)
     together = said(run, PROMPTS)
+    if kind == "lfm2" and IS_OLD:  # whose convolutions read padding
+        assert "answers one prompt after the other" in together[-1][0]
+        return
     assert together[-1] == ()
     assert max(sizes) == len(PROMPTS)
     if kind != "bloom":  # which has no last position
@@ -145,7 +149,8 @@ def test_compiled_answers_are_the_same_by_one_graph(
         counters.clear()
         with torch._dynamo.config.patch(error_on_recompile=True):
             assert said(run, PROMPTS, compiled=True, **how) == wanted
-        assert counters["stats"]["unique_graphs"] == 1
+        # That of transformers 4 has two breaks in it.
+        assert counters["stats"]["unique_graphs"] == (3 if kind == "gpt2" and IS_OLD else 1)
     assert max(sizes) < len(PROMPTS)
 
 

@@ -53,6 +53,9 @@ CONLL = "EU B-ORG\nrejects O\n\n"
         ("a.csv", "text,x\na,1\n", "multilabel", {"label": ["x", "y"]}, r"no column `y`"),
         ("a.csv", "text,label\na,x|y\nb,y|x\n", "multilabel", {}, r"all examples have the labels .*\n.*\n.*data.separator"),
         ("a.csv", "text,label\na,\nb,\n", "multilabel", {}, r"have the labels none"),
+        ("a.jsonl", '{"text": "a", "label": {"x": 1.0, "y": 0.0}}\n', "multilabel", {}, r"neither a label nor a list of labels \(`.'x': 1.0, 'y': 0.0.`\)\n.*:1, column `label`\n.*data.label=\[first,second\]"),
+        ("a.jsonl", '{"text": "a", "label": ["x", ["y"]]}\n', "multilabel", {}, r"neither a label nor a list of labels .*\n.*:1, column `label`\n.*a list of the labels that hold"),
+        ("a.jsonl", '{"text": "a", "label": [{"name": "x"}]}\n', "multilabel", {}, r"neither a label nor a list of labels .*\n.*:1, column `label`"),
         ("a.csv", "text,label\na,good\nnot bad, really,good\n", "classification", {}, r"3 columns here, and 2 in the first line\n.*:3\n.*in quotes"),
     ],
 )  # fmt: skip

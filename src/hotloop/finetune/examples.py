@@ -182,6 +182,10 @@ def _labels(
         do = "write x|y, or a list in jsonl"
         raise UsageError(f"a list as text (`{value[:80]}`)", where=where, do=do)
     parts = raw if isinstance(raw, list) else value.split(config.separator)
+    if isinstance(raw, dict) or any(isinstance(each, list | dict) for each in parts):
+        what = f"neither a label nor a list of labels (`{value[:80]}`)"
+        do = "give a list of the labels that hold; or each label its own column, `data.label=[first,second]`"
+        raise UsageError(what, where=where, do=do)
     names = [str(each).strip() for each in parts if each is not None]
     if len(names) > len({*names}) and {*names} <= {"0", "1", "0.0", "1.0", "True", "False"}:
         what = f"0 or 1 for each label (`{value[:80]}`), and no list of labels"

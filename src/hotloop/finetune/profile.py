@@ -83,6 +83,7 @@ def rehearse(
         num, train = len(dataset.train), partial(finetune, short, dataset, directory)
     settings_of_all = with_steps(settings, num_whole, settings.config.data.file)
     _emptied(directory)
+    write_json(directory / PROFILE_FILE, {})  # what is left of an interrupted one is known by it
     evaluates = settings.config.eval.every_steps or settings.config.eval.every_epochs
     starts: list[HeldOut] = []
     first = train(Steps(progress=progress, warn=warn, at_start=starts.append if evaluates else None))  # fmt: skip

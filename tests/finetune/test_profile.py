@@ -116,6 +116,18 @@ def test_a_rehearsal_that_resumes_to_other_weights_says_so_and_fails(
     assert "it does not resume exactly" in said
 
 
+@pytest.mark.parametrize("schedule", [(0.05, 4), (0.6, 50), (1.0, 0)])
+def test_a_schedule_that_falls_at_the_end_is_rehearsed_whatever_part_that_is(
+    schedule: tuple[float, int], tmp_path: Path, run: Run
+) -> None:
+    data, model = write_csv(tmp_path / "a.csv", 100), save_encoder("bert", tmp_path / "bert")
+    words = ["train", "--task", "sentiment", "--data", str(data), "--model", str(model), *QUIET]
+    words += ["train.epochs=16", "schedule.name=wsd", f"schedule.decay_fraction={schedule[0]}"]
+    words += [f"schedule.warmup_steps={schedule[1]}", "--profile", "test"]
+    said = run([*words, "--out", str(tmp_path / "run")])
+    assert "resumed from the checkpoint of step 4, to the same bits" in said
+
+
 def test_an_interrupted_rehearsal_begins_again_with_the_same_command(
     tmp_path: Path, run: Run
 ) -> None:

@@ -1,6 +1,7 @@
 """Examples of the other tasks that cannot be learned from: what, where, what to do."""
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.finetune.examples import read_dataset
+from hotloop.finetune.tagged import word_spans
 
 SPAN = {"text": "we met Anna Lee in Oslo.", "spans": [{"start": 7, "end": 15, "label": "PER"}, {"start": 19, "end": 23, "label": "LOC"}]}  # fmt: skip
 
@@ -22,6 +24,7 @@ def span(begin: Any, end: Any, label: Any = "PER") -> dict[str, Any]:
 
 
 CONLL = "EU B-ORG\nrejects O\n\n"
+BEFORE = "28ba8efeecc02163", "e1bdc40e626f867f", "e28754cafd4451d3", "05d992d137726fca"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,9 @@ CONLL = "EU B-ORG\nrejects O\n\n"
         ("a.csv", "text,x\na,1\n", "multilabel", {"label": ["x", "y"]}, r"no column `y`"),
         ("a.csv", "text,label\na,x|y\nb,y|x\n", "multilabel", {}, r"all examples have the labels .*\n.*\n.*data.separator"),
         ("a.csv", "text,label\na,\nb,\n", "multilabel", {}, r"have the labels none"),
+        ("a.jsonl", '{"text": "a", "label": {"x": 1.0, "y": 0.0}}\n', "multilabel", {}, r"neither a label nor a list of labels \(`.'x': 1.0, 'y': 0.0.`\)\n.*:1, column `label`\n.*data.label=\[first,second\]"),
+        ("a.jsonl", '{"text": "a", "label": ["x", ["y"]]}\n', "multilabel", {}, r"neither a label nor a list of labels .*\n.*:1, column `label`\n.*a list of the labels that hold"),
+        ("a.jsonl", '{"text": "a", "label": [{"name": "x"}]}\n', "multilabel", {}, r"neither a label nor a list of labels .*\n.*:1, column `label`"),
         ("a.csv", "text,label\na,good\nnot bad, really,good\n", "classification", {}, r"3 columns here, and 2 in the first line\n.*:3\n.*in quotes"),
     ],
 )  # fmt: skip
@@ -112,6 +118,44 @@ def test_columns_words_and_spans_hold_the_same_examples(tmp_path: Path) -> None:
         assert found.train.labels == (tags,), name
         assert found.train.num_empty == (name == "c.jsonl")
         assert found.kinds == ("LOC", "PER")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("नमस्ते, राम दिल्ली गया।", "नमस्ते|,|राम|दिल्ली|गया|।"),
+        (unicodedata.normalize("NFD", "José était là!"), unicodedata.normalize("NFD", "José|était|là|!")),
+        ("می\u200cخواهم بروم", "می\u200cخواهم|بروم"),
+        ("我在北京。", "我|在|北|京|。"),
+        ("東京タワー v2へ", "東|京|タ|ワ|ー|v2|へ"),
+        ("ไปกรุง 12", "ไ|ป|ก|รุ|ง|12"),
+        ("so_much ❤\ufe0f \u0301x", "so_much|❤\ufe0f|\u0301|x"),
+        ("서울에 갔다", "서울에|갔다"),
+    ],
+)  # fmt: skip
+def test_marks_belong_to_their_word_and_scripts_without_spaces_have_one_a_character(
+    text: str, words: str
+) -> None:
+    assert "|".join(text[begin:end] for begin, end in word_spans(text)) == words
+
+
+def test_a_run_of_the_same_words_continues_and_one_of_other_words_does_not(tmp_path: Path) -> None:
+    """The fingerprints were recorded by the version before."""
+    text, kinds = "我在 北京 吗", {"spans": [{"start": 3, "end": 5, "label": "LOC"}]}
+    spaced = ["我", "在", "北", "京"], ["O", "O", "B-LOC", "I-LOC"]
+    for number, (row, is_same) in enumerate([
+        (SPAN, True),
+        ({"text": "été à Oslo", "spans": [{"start": 6, "end": 10, "label": "LOC"}]}, True),
+        ({"text": text, **kinds}, False),
+        ({"words": spaced[0], "tags": spaced[1], "text": text}, True),
+    ]):  # fmt: skip
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text(json.dumps(row) + "\n")
+        found = read_dataset(ExamplesConfig(file=str(path), held_out=0.0), task="tokens")
+        assert (found.fingerprint[:16] == BEFORE[number]) == is_same
+        if not is_same:
+            assert found.train.texts == (("我", "在", "北", "京", "吗"),)
+            assert found.train.labels == (("O", "O", "B-LOC", "I-LOC", "O"),)
 
 
 def test_a_comment_stands_between_sentences_and_ends_with_no_tag(tmp_path: Path) -> None:

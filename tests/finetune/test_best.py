@@ -118,6 +118,32 @@ def test_more_patience_goes_on_with_the_same_run(job: list[str], tmp_path: Path,
     assert len(whole.splitlines()) == 8
 
 
+def test_an_evaluation_that_was_cut_short_ends_a_training_as_it_would_have_before(
+    job: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, planted = labels._Tally.metrics, iter([0.5, 0.3, 0.3, 0.4])
+    monkeypatch.setattr(
+        labels._Tally, "metrics", lambda own: real(own) | {"macro_f1": next(planted)}
+    )
+    out, told = tmp_path / "run", tmp_path / "told.json"
+    job += ["eval.patience=1", "eval.metric=macro_f1", "--json", str(told)]
+    run(job)
+    left = [out / name for name in ("evals.jsonl", "task.json", "model/model.safetensors")]
+    whole = [path.read_bytes() for path in left]
+    first = json.loads(told.read_text())["training"]
+    assert (first["steps"], len(whole[0].splitlines())) == (10, 2)
+    # As a stop leaves it that comes while it evaluates: the steps are saved.
+    left[0].write_bytes(whole[0].splitlines(keepends=True)[0])
+    said = run(job)
+    assert "ended early, after 10 of 40 steps: `macro_f1` no longer gets better" in said
+    assert [path.read_bytes() for path in left] == whole
+    again = json.loads(told.read_text())["training"]
+    assert again["loss"] is not None
+    for name in ("steps", "loss", "held_out_loss"):
+        assert again[name] == first[name], name
+    assert "already finished: 10 of 40 steps" in run(job)
+
+
 def test_every_example_is_trained_on_when_none_is_held_out(
     job: list[str], tmp_path: Path, run: Run
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from encoders import config, save_encoder
 from hypothesis import given, settings
@@ -135,6 +136,25 @@ def test_packing_that_changes_logits_is_refused() -> None:
     model = model_of("bert")
     model.classifier.weight.data[:] = torch.nan
     assert why_not_packed(model, examples()[0][:4]) == "logits would differ by nan"
+
+
+class Rounded(torch.nn.Linear):
+    """As a layer with quantized weights: products of many tokens are rounded in another way than those of few."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        kind = torch.bfloat16 if input.shape[1] > 128 else torch.float32
+        weight, bias = self.weight.to(kind), self.bias.to(kind)
+        return F.linear(input.to(kind), weight, bias).to(input.dtype)
+
+
+def test_quantized_weights_may_differ_by_their_rounding_when_packed() -> None:
+    tokens, model = examples()[0][:4], model_of("bert")
+    for layer in model.bert.encoder.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.weight.data *= 10
+            layer.bfloat16().__class__ = Rounded
+    assert why_not_packed(model, tokens) is None
+    assert "logits would differ by" in (why_not_packed(model.float(), tokens) or "")
 
 
 def test_a_text_longer_than_the_window_of_attention_is_not_packed(

@@ -99,6 +99,18 @@ def test_killed_with_minus_9_it_continues_to_the_same_bits(
     assert "holds a run" in run([*job, "data.seed=1", "--out", str(tmp_path / "cut")], code=2)
 
 
+def test_a_run_with_weights_of_classes_is_not_continued_with_fewer(
+    job: list[str], tmp_path: Path, run: Run
+) -> None:
+    job += ["train.steps=1", "--out", str(tmp_path / "run")]
+    weights = "train.class_weights={bad: 2.0, good: 3.0}"
+    run([*job, weights])
+    for fewer in ("train.class_weights={bad: 2.0}", "train.class_weights={}", "name=without"):
+        said = run([*job, fewer], code=2)
+        assert re.search(r"a run with `train.class_weights.\w+: [23].0`, not None", said)
+    assert "already finished" in run([*job, weights])
+
+
 def test_model_that_cannot_be_packed_is_trained_in_buckets_and_says_so(
     job: list[str], tmp_path: Path, run: Run
 ) -> None:

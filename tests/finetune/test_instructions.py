@@ -314,6 +314,21 @@ def test_text_is_learned_on_from_a_file_or_a_column(tmp_path: Path, run: Run) ->
         assert json.loads((out / "task.json").read_text())["task"] == "text"
 
 
+@pytest.mark.parametrize(("written", "is_same"), [("%Y", True), ("%f", False)])
+def test_chats_with_another_date_in_their_template_are_other_data(
+    written: str, is_same: bool, tmp_path: Path, run: Run
+) -> None:
+    template = f"{{{{ strftime_now('{written}') }}}}\n{MARKED_TEMPLATE}"
+    model = save_decoder("gpt2", tmp_path / "gpt2", template)
+    data = write_chats(tmp_path / "chats.jsonl", 16)
+    job = ["train", "--task", "instructions", "--data", str(data), "--model", str(model), *FAST]
+    job += ["train.steps=1", "--out", str(tmp_path / "run")]
+    run(job)
+    said = run(job, code=0 if is_same else 2)
+    assert "the chat template writes the date into the examples" in said
+    assert ("already finished" if is_same else "holds a run on other data") in said
+
+
 @pytest.mark.slow
 def test_killed_with_minus_9_it_continues_to_the_same_bits(tmp_path: Path, run: Run) -> None:
     model = save_decoder("gpt2", tmp_path / "gpt2", TEMPLATE)  # which has dropout

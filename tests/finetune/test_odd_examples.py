@@ -25,7 +25,7 @@ from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.finetune.examples import Examples, read_dataset, split
 from hotloop.finetune.job import settings_of
 from hotloop.finetune.tokens import tokenized
-from hotloop.finetune.words import tokenized_words
+from hotloop.finetune.words import encode_words, tokenized_words
 
 Run = Callable[..., str]
 
@@ -244,6 +244,22 @@ def test_texts_that_are_cut_at_their_beginning_are_not_taken_out_of_the_cache_of
         found += tokenized_words(own, "one", Examples((tuple(text.split()),), ()), 5)[0][0].tolist()
     assert own.decode(ends, skip_special_tokens=True) == "the film was the film was"
     assert own.decode(begins, skip_special_tokens=True) == "great and lovely great and lovely"
+
+
+def test_words_are_not_taken_out_of_the_cache_of_others_that_have_the_same_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path))
+    for texts in (
+        (("film", ""), ("story",)),
+        (("film",), ("", "story")),
+        (("film", "story"), ("a",)),
+        (("film",), ("story", "a")),
+        (("film\0story",), ("a",)),
+    ):
+        found = tokenized_words(tokenizer(), "one", Examples(texts, ((),) * 2), 9)
+        for own, wanted in zip(found, encode_words(tokenizer(), texts, 9), strict=True):
+            assert [each.tolist() for each in own] == [each.tolist() for each in wanted]
 
 
 @pytest.fixture

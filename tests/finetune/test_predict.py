@@ -456,6 +456,25 @@ def test_a_run_reads_as_much_of_a_text_as_it_has_learned_from_and_its_model_all(
     assert "perhaps cut" not in said
 
 
+def test_a_run_reads_as_far_as_it_has_learned_whatever_length_its_tokenizer_names(
+    tmp_path: Path, run: Run
+) -> None:
+    place = run_with(tmp_path / "run", 12, initializer_range=1.0)
+    short = tokenizer()
+    short.model_max_length = 6
+    short.save_pretrained(place / "model")
+    text = "the film was a great story"
+    (found,) = answers(run(["predict", str(place), "--text", text], code=None))
+    (bare,) = answers(run(["predict", str(place / "model"), "--text", text], code=None))
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(place / "model").eval()
+    for answer, longest in ((found, 12), (bare, 6)):
+        ids = short(text, truncation=True, max_length=longest, return_tensors="pt")["input_ids"]
+        assert ids.shape[1] == min(longest, 8)
+        with torch.no_grad():
+            chances = model(input_ids=ids).logits[0].softmax(0)
+        assert np.allclose(list(answer["probabilities"].values()), chances, atol=1e-5)
+
+
 def test_a_text_without_a_token_has_no_answer_and_is_counted(tmp_path: Path, run: Run) -> None:
     """Of a tokenizer that adds no special tokens."""
     bare = tokenizer().backend_tokenizer

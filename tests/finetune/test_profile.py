@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from decoders import asked, save_decoder, write_prompts
 from encoders import config, save_encoder, tokenizer, write_conll, write_csv
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import warm_python
+from hotloop.core.errors import ExitCode
+from hotloop.core.step import read_steps
 from hotloop.finetune import profile
 from hotloop.report.numbers import rate
 
@@ -110,6 +114,35 @@ def test_a_rehearsal_that_resumes_to_other_weights_says_so_and_fails(
     words = ["train", "--task", "sentiment", "--data", str(data), "--model", str(model), *QUIET]
     said = run([*words, "--profile", "test", "--out", str(tmp_path / "run")], code=1)
     assert "it does not resume exactly" in said
+
+
+@pytest.mark.parametrize("schedule", [(0.05, 4), (0.6, 50), (1.0, 0)])
+def test_a_schedule_that_falls_at_the_end_is_rehearsed_whatever_part_that_is(
+    schedule: tuple[float, int], tmp_path: Path, run: Run
+) -> None:
+    data, model = write_csv(tmp_path / "a.csv", 100), save_encoder("bert", tmp_path / "bert")
+    words = ["train", "--task", "sentiment", "--data", str(data), "--model", str(model), *QUIET]
+    words += ["train.epochs=16", "schedule.name=wsd", f"schedule.decay_fraction={schedule[0]}"]
+    words += [f"schedule.warmup_steps={schedule[1]}", "--profile", "test"]
+    said = run([*words, "--out", str(tmp_path / "run")])
+    assert "resumed from the checkpoint of step 4, to the same bits" in said
+
+
+def test_an_interrupted_rehearsal_begins_again_with_the_same_command(
+    tmp_path: Path, run: Run
+) -> None:
+    data, model = write_csv(tmp_path / "a.csv", 100), save_encoder("bert", tmp_path / "bert")
+    words = ["train", "--task", "sentiment", "--data", str(data), "--model", str(model), *QUIET]
+    words += ["--profile", "test", "--out", str(tmp_path / "run")]
+    stopped = {"arguments": words, "at": "update", "nth": 3, "signals": ["SIGINT"]}
+    program = Path(__file__).parents[1] / "train/interrupted_program.py"
+    ended = warm_python.run(
+        [str(program), json.dumps(stopped)], env=os.environ, cwd=tmp_path, trainer=True
+    )
+    assert ended.returncode == ExitCode.RESUMABLE, ended.stderr
+    assert "run the same command again" in ended.stderr
+    assert "resumed from the checkpoint of step 4, to the same bits" in run(words)
+    assert len(list(read_steps(tmp_path / "run/steps.jsonl"))) == profile.STEPS
 
 
 def byte_tokenizer(**special: str) -> transformers.PreTrainedTokenizerFast:

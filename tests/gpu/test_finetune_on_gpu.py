@@ -22,7 +22,7 @@ from hotloop.cli.main import run as run_here  # noqa: E402
 from hotloop.core.step import read_steps  # noqa: E402
 from hotloop.finetune import packed_attention, predict  # noqa: E402
 from hotloop.finetune.causal import CausalLearner  # noqa: E402
-from hotloop.finetune.classifier import Classifier  # noqa: E402
+from hotloop.finetune.classifier import Classifier, why_not_packed  # noqa: E402
 from hotloop.finetune.entities import Entities  # noqa: E402
 from hotloop.finetune.input_rows import InputRow  # noqa: E402
 from hotloop.finetune.sequences import Example  # noqa: E402
@@ -80,6 +80,7 @@ def test_a_text_packed_with_others_has_the_logits_and_gradients_that_it_has_alon
     task = "SequenceClassification" if reads == "first" else "TokenClassification"
     model, tokens = encoder(kind, task), texts()
     named = {"head": Entities(("A",))} if reads == "each" else {}
+    assert why_not_packed(model, tokens[:4], **named) is None  # also where it is on its device
     classifier = Classifier(model, packed=True, pad_id=0, **named)
     order, inputs = classifier.arranged(tokens)
     found = classifier.logits(*moved(inputs))

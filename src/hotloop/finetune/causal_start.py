@@ -110,6 +110,12 @@ def finetune_decoder(
         work = CausalWork(config, model, train, held_out)
         identity = hashlib.sha256(vocabulary.tokenizer_json).hexdigest()
         fingerprint = f"{examples.fingerprint} {decoder.fingerprint} {identity} {layout.packed} {vocabulary.tokenizer.chat_template}"
+        if examples.chats and "strftime_now" in str(vocabulary.tokenizer.chat_template):
+            fingerprint += f" {_contents([*train, *held_out])}"
+            steps.warn(
+                "the chat template writes the date into the examples: with that of another day this run is not continued, but "
+                "refused as one on other data; give a template without `strftime_now` with `data.chat_template=FILE`"
+            )
         lines = [*arithmetic(work, decoder.model), *examples.counts.notes(longest)]
         if examples.num_empty:
             lines.append(f"left out: {counted(examples.num_empty, 'example')} with nothing to learn")  # fmt: skip
@@ -119,6 +125,13 @@ def finetune_decoder(
 
     settings = with_steps(settings, len(train), settings.config.data.file)
     return conduct_finetuning(settings, device, directory, prepare, steps)
+
+
+def _contents(examples: list[Example]) -> str:
+    digest = hashlib.sha256()
+    for each in examples:
+        digest.update(b"%d " % len(each.ids) + each.ids.tobytes() + each.learned.tobytes())
+    return digest.hexdigest()
 
 
 def _tokenized(

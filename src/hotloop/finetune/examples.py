@@ -17,7 +17,7 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig, Task
 from hotloop.finetune.tables import EMPTY, TextFile, cell, read_text_file, table_rows
-from hotloop.finetune.tagged import tagged_texts
+from hotloop.finetune.tagged import has_other_words, tagged_texts
 
 MAX_CLASSES = 10_000
 MAX_FP32 = (2 - 2**-23) * 2.0**127
@@ -85,17 +85,19 @@ def read_dataset(config: ExamplesConfig, *, task: Task = "classification") -> Da
 def read_examples(
     config: ExamplesConfig, path: Path, task: Task = "classification"
 ) -> tuple[Examples, str]:
-    """With the checksum of the file."""
+    """With what names the file and how it is read."""
     file = read_text_file(path)
-    texts, labels, lines, num_empty = [], [], [], 0
+    texts, labels, lines, num_empty, digest = [], [], [], 0, file.sha256
     read = _read_tagged if task.endswith("tokens") else _read_labelled
-    for line, text, label in read(file, config, task):
+    for line, text, label, other_words in read(file, config, task):
         if not text:
             num_empty += 1
             continue
         texts.append(text)
         labels.append(label())
         lines.append(line)
+        if other_words:  # a run that has learned those is not continued with these
+            digest = f"{file.sha256} characters"
     if not texts:
         name = config.text if task != "tokens" else config.words
         raise UsageError(
@@ -105,11 +107,11 @@ def read_examples(
             else str(path),
             do="name the column of the texts with `data.text`" if num_empty else EMPTY,
         )
-    return Examples(tuple(texts), tuple(labels), num_empty, str(path), tuple(lines)), file.sha256
+    return Examples(tuple(texts), tuple(labels), num_empty, str(path), tuple(lines)), digest
 
 
 def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
-    """Line, text and, not to complain of an empty text, a function for its label."""
+    """Line, text, not to complain of an empty text a function for its label, and `has_other_words`."""
     columns = {"data.text": config.text}
     names = [config.label] if isinstance(config.label, str) else config.label
     columns |= {"data.label" if len(names) == 1 else f"data.label ({n})": n for n in names}
@@ -121,7 +123,7 @@ def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
             raise UsageError(what, where=f"{where}, column `{config.text}`", do="join it to one text")  # fmt: skip
         if text.lower() == "nan":  # what a table of pandas has where there is none
             raise UsageError(f"no text (`{text}`)", where=f"{where}, column `{config.text}`", do="leave it empty, or remove that example")  # fmt: skip
-        yield line, text, partial(label_of, config, task, row, where)
+        yield line, text, partial(label_of, config, task, row, where), False
 
 
 def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
@@ -136,7 +138,7 @@ def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
         return tags if task == "tokens" else (label_of(config, "classification", row, where), tags)
 
     for where, words, tags, row in tagged_texts(file, config):
-        yield int(where.rpartition(":")[2]), words, partial(label, tags, row, where)
+        yield int(where.rpartition(":")[2]), words, partial(label, tags, row, where), has_other_words(row, config)  # fmt: skip
 
 
 def label_of(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: str) -> Any:
@@ -182,6 +184,10 @@ def _labels(
         do = "write x|y, or a list in jsonl"
         raise UsageError(f"a list as text (`{value[:80]}`)", where=where, do=do)
     parts = raw if isinstance(raw, list) else value.split(config.separator)
+    if isinstance(raw, dict) or any(isinstance(each, list | dict) for each in parts):
+        what = f"neither a label nor a list of labels (`{value[:80]}`)"
+        do = "give a list of the labels that hold; or each label its own column, `data.label=[first,second]`"
+        raise UsageError(what, where=where, do=do)
     names = [str(each).strip() for each in parts if each is not None]
     if len(names) > len({*names}) and {*names} <= {"0", "1", "0.0", "1.0", "True", "False"}:
         what = f"0 or 1 for each label (`{value[:80]}`), and no list of labels"

@@ -79,9 +79,7 @@ def load_predictors(
                 do="run the same `hotloop train` again to its end; of a run that trains on text, `hotloop generate` is the command",
             )
         config = config_of(directory)
-        longest, lora = MOST_TOKENS, WHOLE
-        if config is not None:
-            longest, lora = config.model.max_tokens, config.model.lora
+        longest, lora = (None, WHOLE) if config is None else (config.model.max_tokens, config.model.lora)  # fmt: skip
         return [load_predictor(each, device, warn, longest=longest, lora=lora, trusted=trusted) for each in there]  # fmt: skip
     return [load_predictor(directory, device, warn, trusted=trusted)]
 
@@ -91,11 +89,11 @@ def load_predictor(
     device: torch.device,
     warn: Callable[[str], None],
     *,
-    longest: int = MOST_TOKENS,
+    longest: int | None = None,
     lora: LoraConfig = WHOLE,
     trusted: bool = False,
 ) -> Predictor:
-    """lora: how the weights are kept that an adapter was trained beside."""
+    """longest: tokens of a text that the model has learned from; `None` reads as many as it and its tokenizer take. lora: how the weights are kept that an adapter was trained beside."""
     directory = directory.expanduser()
     is_adapter = (directory / "adapter_config.json").is_file()
     task, base = _adapter_of(directory) if is_adapter else ("", str(directory))
@@ -133,7 +131,8 @@ def load_predictor(
         do = "name them B-KIND, I-KIND and O in `id2label` of its config.json"
         raise UsageError(what, where=source, do=do)
     model.config.get_text_config().pad_token_id = pad_id_of(model, tokenizer)
-    longest = min(longest_text(model) or MOST_TOKENS, tokenizer.model_max_length, longest)
+    # Training cuts at no other length than its own, whatever the tokenizer names.
+    longest = min(longest_text(model) or MOST_TOKENS, longest or tokenizer.model_max_length)
     files = [(each.name, each.stat()) for each in sorted(directory.iterdir())]
     identity = [(name, found.st_size, found.st_mtime_ns) for name, found in files]
     if lora.quantize == "none":  # else it is there

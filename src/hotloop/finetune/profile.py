@@ -83,6 +83,7 @@ def rehearse(
         num, train = len(dataset.train), partial(finetune, short, dataset, directory)
     settings_of_all = with_steps(settings, num_whole, settings.config.data.file)
     _emptied(directory)
+    write_json(directory / PROFILE_FILE, {})  # what is left of an interrupted one is known by it
     evaluates = settings.config.eval.every_steps or settings.config.eval.every_epochs
     starts: list[HeldOut] = []
     first = train(Steps(progress=progress, warn=warn, at_start=starts.append if evaluates else None))  # fmt: skip
@@ -142,11 +143,12 @@ def _numbers(loss: Any, metrics: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def _shortened(settings: Settings[Any]) -> Settings[Any]:
-    config, half = settings.config, STEPS // 2
+    config, schedule, half = settings.config, settings.config.schedule, STEPS // 2
+    falling = max(1, round(schedule.decay_fraction * STEPS)) if schedule.name == "wsd" else 0
     limit = STEPS * config.sequences_per_step
     changes = {
         "train.steps": STEPS,
-        "schedule.warmup_steps": min(config.schedule.warmup_steps, half),
+        "schedule.warmup_steps": min(schedule.warmup_steps, half, STEPS - falling),
         "eval.every_steps": half if config.eval.every_steps or config.eval.every_epochs else 0,
         "eval.every_epochs": None,
         "eval.patience": None,
@@ -156,6 +158,8 @@ def _shortened(settings: Settings[Any]) -> Settings[Any]:
     }
     if not isinstance(config, CausalConfig):
         changes["data.limit"] = min(limit, config.data.limit or limit)
+    if falling:  # `wsd` is refused where that is less than a step
+        changes["schedule.decay_fraction"] = falling / STEPS
     return settings.with_values(changes, origin="detected: `--profile test`")
 
 

@@ -6,7 +6,8 @@ Tags come out as IOB2, whichever of IOB1, IOB2, IOBES and BILOU the file has.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,10 @@ from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.finetune.tables import TextFile, table_rows
 from hotloop.report.numbers import counted
 
-WORD = re.compile(r"\w+|[^\w\s]")
+ALONE = r"\u0e01-\u0e46\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+"""Characters that are words of their own: Thai, kana and ideographs, which are written without spaces."""
+MARK, JOINERS = "\u0300", "\u200c\u200d"
+WORD = re.compile(rf"[{ALONE}]{MARK}*|(?:[^\W{ALONE}]{MARK}*)+|[^\w\s]{MARK}*")
 TAG = re.compile(r"([BIESLU])-(\S+)")
 Tagged = tuple[str, tuple[str, ...], tuple[str, ...], dict[str, Any]]
 """Place, words, tags, and the row that they are from."""
@@ -119,8 +123,20 @@ def iob2(tags: Sequence[str], where: str, file: Any = None) -> tuple[str, ...]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where words and signs stand in a text."""
+    """Where words and signs stand in a text, each with the marks on it."""
+    if not text.isascii():  # one mark in place of all, for which `re` has no class
+        text = "".join(
+            MARK if c in JOINERS or unicodedata.category(c)[0] == "M" else c for c in text
+        )
     return [each.span() for each in WORD.finditer(text)]
+
+
+def has_other_words(row: Mapping[str, Any], config: ExamplesConfig) -> bool:
+    """True for a text with spans whose words were other ones as long as marks, and no character of `ALONE`, were words."""
+    text = row.get(config.text)
+    if config.words in row or not isinstance(text, str) or text.isascii():
+        return False
+    return word_spans(text) != [each.span() for each in re.finditer(r"\w+|[^\w\s]", text)]
 
 
 def _of_spans(text: str, spans: Any, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -18,10 +18,14 @@ def tokenized_words(
     tokenizer: Any, identity: str, examples: Examples, max_tokens: int
 ) -> tuple[Tokens, Tokens]:
     """ids and words of the tokens of each example, int32. From the cache where these were tokenized before. Raises `UsageError`."""
-    digest = hashlib.sha256(f"words {identity} {max_tokens}{beside_json(tokenizer)}".encode())
+    digest = hashlib.sha256(
+        f"counted words {identity} {max_tokens}{beside_json(tokenizer)} ".encode()
+    )
     for words in examples.texts:
-        for word in (*words, ""):
-            digest.update(word.encode("utf-8", "surrogatepass") + b"\0")
+        digest.update(b"%d " % len(words))
+        for word in words:  # which may be empty, and have any character in it
+            own = word.encode("utf-8", "surrogatepass")
+            digest.update(b"%d %b" % (len(own), own))
     both = cached(
         digest.hexdigest()[:32],
         len(examples),

@@ -57,8 +57,7 @@ def train(
         keep_evaluations_until(run, run.first_step)
     timed = run.clock = PhaseClock()
     group.book_waits(timed)
-    census = observe(run, notes)
-    graphs = num_graphs()
+    census, graphs = observe(run, notes), num_graphs()
     known: dict[str, float] | None = None
     evaluation: Evaluation | None = None
     run.model.train()
@@ -79,6 +78,8 @@ def train(
                     evaluation = evaluate(run, run.first_step, stop)
             except EvaluationCut:
                 raise stopped(run, stop, run.first_step, book) from None
+            if run.enough(run.first_step):  # a run that was not cut short ended there
+                last_step = run.first_step
         for step in range(run.first_step, last_step):
             run.watchdog.passed(step)
             with timed.phase("data_wait"):
@@ -293,7 +294,6 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
 
 def tag_compiles(book: StepBook, before: int) -> int:
     """Tag the running step when something was compiled in it."""
-    now = num_graphs()
-    if now != before:
+    if (now := num_graphs()) != before:
         book.tag("compile")
     return now

@@ -72,7 +72,7 @@ def claim_place(remote: Remote, config: LoopConfig, fingerprint: str, device: to
     here, there = {**config.flat(), **own}, {**theirs.flat(), **stored}
     unlike = (*differing_keys(theirs, config), *(k for k in ("data", "device") if here[k] != there.get(k)))  # fmt: skip
     for key in unlike:
-        what = f"another run lies there: with `{key}: {there.get(key)}`, not {here[key]}"
+        what = f"another run lies there: with `{key}: {there.get(key)}`, not {here.get(key)}"
         raise UsageError(what, where=remote.url, do=f"{OTHER_PLACE}, or the settings of that run")
 
 
@@ -84,11 +84,11 @@ def differing_keys(
     bucketed = _bucketed(theirs) and _bucketed(config)
     if theirs.sequences_per_step == config.sequences_per_step and not bucketed:
         free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
-    before = _stored(theirs)
+    before, now = _stored(theirs), config.flat()
     return [
         key
-        for key, value in config.flat().items()
-        if value != before.get(key) and not key.startswith((*_FREE_KEYS, *free))
+        for key in now | before  # either may have weights of classes that the other lacks
+        if now.get(key) != before.get(key) and not key.startswith((*_FREE_KEYS, *free))
     ]
 
 
@@ -128,7 +128,7 @@ def refuse_another_run(
         instead = "the settings of that run"
         if key == "train.microbatch" and _bucketed(theirs) and _bucketed(config):
             instead += ": with `data.layout: bucket` the microbatch is part of the order"
-        before, now = _stored(theirs).get(key), config.flat()[key]
+        before, now = _stored(theirs).get(key), config.flat().get(key)
         raise other_run(f"with `{key}: {before}`, not {now}", instead)
     described = directory / "environment.json"
     if described.exists():

@@ -215,6 +215,8 @@ def conduct(
         warn(
             f"ended early, after {last} of {config.train.steps} steps: `{run.metric}` no longer gets better"
         )
+        if last == run.first_step:  # that evaluation was all that was left to make
+            return as_it_finished(run)
     return _finished(run, last, loss, evaluation, meter)
 
 

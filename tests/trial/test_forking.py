@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from hotloop.trial.measure import measure, server_environment
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.sandbox.layered import Layered, storage_for
 from hotloop.trial.snapshot import take_snapshot
-from processes import wait_for
+from processes import alive, wait_for
 
 TEMPORARY = Path(tempfile.gettempdir())
 pytestmark = pytest.mark.skipif(
@@ -230,6 +231,89 @@ def test_each_serves_two_pairs_and_ends_with_the_process_that_started_it(
         place.trial(arm, third)
     servers.close()
     assert not (place.doctors / "servers").exists()
+
+
+STARTS_A_PROCESS = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
+with open("child.part", "w") as file:
+    file.write(str(child.pid))
+os.rename("child.part", "child")
+"""
+
+
+def test_what_an_import_started_ends_with_the_refusal(
+    tmp_path: Path, place: Place, imports: Imports
+) -> None:
+    users = Place(tmp_path.resolve())
+    arm = users.write("train.py", SCRIPT)
+    users.write("starts.py", STARTS_A_PROCESS)
+    modules = {**imports.modules, "starts": str(users.workdir / "starts.py")}
+    servers = ForkServers(Imports(modules, {}), users.doctors / "servers")
+    environment = partial(server_environment, arm, cache=tmp_path / "cache")
+    assert servers.for_pair([arm], environment) is None
+    assert servers.given_up == "an import starts processes"
+    child = int((users.workdir / "child").read_text())
+    try:
+        assert wait_for(lambda: not alive(child), limit_s=20)
+    finally:
+        end([child])
+
+
+HOTLOOP = """
+import os, sys
+from pathlib import Path
+from hotloop.trial.arm import Arm
+from hotloop.trial.forking import ForkServer, Imports
+here = Path(sys.argv[1])
+arm = Arm("plain", (sys.executable, "train.py"), "step_clock", workdir=here)
+ForkServer.started(arm, Imports({"starts": str(here / "starts.py")}, {}), dict(os.environ), here)
+"""
+NEVER_READY = """
+with open("self.part", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("self.part", "self")
+import time; time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_process_that_still_imports_ends_with_the_one_that_started_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "starts.py").write_text(STARTS_A_PROCESS + NEVER_READY)
+    started = subprocess.Popen(
+        [sys.executable, "-c", HOTLOOP, str(tmp_path)], stderr=subprocess.DEVNULL
+    )
+    try:
+        assert wait_for((tmp_path / "self").exists)
+    finally:
+        started.send_signal(number)
+        started.wait()
+    left = [int((tmp_path / name).read_text()) for name in ("self", "child")]
+    try:
+        assert wait_for(lambda: not any(map(alive, left)), limit_s=20)
+    finally:
+        end(left)
+
+
+def end(processes: list[int]) -> None:
+    for process in filter(alive, processes):
+        os.kill(process, signal.SIGKILL)
+
+
+def test_one_that_does_not_say_what_it_forked_is_ended(place: Place, imports: Imports) -> None:
+    arm = place.write("train.py", SCRIPT)
+    servers = ForkServers(imports, place.doctors / "silent")
+    server = ready(servers, place, arm)
+    try:
+        server._process.send_signal(signal.SIGSTOP)
+        server._socket.settimeout(0.1)
+        with pytest.raises(CommandFailed, match="does not answer"):
+            place.trial(arm, server)
+        assert server._process.returncode == -signal.SIGKILL
+    finally:
+        servers.close()
 
 
 def test_what_is_imported_from_elsewhere_is_refused(

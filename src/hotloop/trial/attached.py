@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from hotloop.trial import watchdog
-from hotloop.trial.process import GRACE_S, Guard, Tick, ended_within, start
+from hotloop.trial.guard import Guard
+from hotloop.trial.process import GRACE_S, Tick, ended_within, start
 
 INTERRUPT_GRACE_S = 30.0
 """Seconds that a command has after Ctrl-C to end by itself: it may be saving a checkpoint."""

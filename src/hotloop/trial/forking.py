@@ -8,6 +8,7 @@ before anything is decided.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import secrets
@@ -34,6 +35,8 @@ from hotloop.trial.guard import Guard
 PAIRS_OF_A_SERVER = 2
 READY_TIMEOUT_S = 120.0
 """For its imports, and for each fork: whatever a library does at one."""
+NAP_S = 0.01
+"""Between looks whether a fork has ended, where the kernel does not tell."""
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
@@ -292,9 +295,18 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code; -9 where the server ended with it."""
+        """Its exit code; -9 where the server ended with it. Raises `subprocess.TimeoutExpired`."""
         if self.returncode is None:
-            code = self._server.answer()
+            deadline = math.inf if timeout is None else time.monotonic() + timeout
+            # Reading the answer has a time-out of its own, after which nothing more can be read.
+            while not watchdog.has_ended(self.pid):
+                if time.monotonic() >= deadline:
+                    raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+                time.sleep(NAP_S)
+            try:
+                code = self._server.answer()
+            except (OSError, ValueError):  # it hangs, or was ended within its answer
+                code = None
             self.returncode = code if isinstance(code, int) else -int(signal.SIGKILL)
         return self.returncode
 

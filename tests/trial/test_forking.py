@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 import pytest
 
@@ -24,8 +25,8 @@ from hotloop.doctor.command import attached_environment
 from hotloop.trial import session, watchdog
 from hotloop.trial.arm import Arm
 from hotloop.trial.forking import ForkServer, ForkServers, Imports, may_fork
-from hotloop.trial.measure import measure, server_environment
-from hotloop.trial.plan import TrialPlan
+from hotloop.trial.measure import load_measurement, measure, server_environment
+from hotloop.trial.plan import TrialPlan, round_orders
 from hotloop.trial.sandbox.layered import Layered, storage_for
 from hotloop.trial.snapshot import take_snapshot
 from processes import alive, wait_for
@@ -395,3 +396,50 @@ def test_a_fork_that_fails_is_repeated_as_a_fresh_process_and_no_more_are_forked
     assert given == [server, None]
     assert servers.given_up == "it fails where it is forked"
     assert servers.for_pair([arm], lambda directory: {}) is None
+
+
+def test_where_one_fails_that_was_forked_all_of_its_round_are_fresh(
+    place: Place, imports: Imports
+) -> None:
+    names = ("baseline", "own", "other")
+    order = round_orders(4, names, crc32(" ".join(names).encode()))[0]
+    place.write("round.py", FAILS_FORKED)
+    baseline, own, other = (
+        Arm(
+            name, (sys.executable, "round.py", name, order[-1]), "step_clock", workdir=place.workdir
+        )
+        for name in names
+    )
+    directory, plan = place.doctors / "round", TrialPlan(2, 10, 300.0, looks=(4,), aa_pairs=0)
+    before = take_snapshot(place.workdir, place.doctors / "before-round")
+    servers = ForkServers(imports, place.doctors / "round-servers")
+    found = session.compare_arms(
+        baseline, own, directory=directory / "own", plan=plan, parity_class="bitwise", pairs_now=1,
+        beside=session.Beside(names[1:], ((directory / "other", other, plan),)),
+        cache=place.doctors / "cache", workdir=Layered(before, place.doctors.resolve()),
+        servers=servers,
+    )  # fmt: skip
+    assert f"{order[-1]}: `{order[-1]}` ended with exit code 1" in (servers.given_up or "")
+    logs = sorted(directory.glob("*/pair-01-*/log.txt"))
+    assert [each.read_text().split()[0] for each in logs] == ["fresh"] * 3
+    measured = {each.arm: each for each in found.pairs[0]}
+    (shared,) = directory.glob("other/pair-01-*-baseline/measurement.json")
+    (beside,) = directory.glob("other/pair-01-*-other/measurement.json")
+    measured["other"] = load_measurement(beside)
+    assert load_measurement(shared).started_at == measured["baseline"].started_at
+    began = {name: each.started_at or 0.0 for name, each in measured.items()}
+    assert sorted(began, key=lambda name: began[name]) == list(order)
+
+
+FAILS_FORKED = """
+import sys
+print("forked" if "torch" in sys.modules else "fresh", flush=True)
+if "torch" in sys.modules and sys.argv[1] == sys.argv[2]:
+    raise SystemExit("not where it is forked")
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""

@@ -280,7 +280,9 @@ class _Session:
             turns = sorted([*turns, *others], key=lambda turn: order.index(turn[0].name))
         server = self._server([arm for arm, _, _ in turns], places)
         measured: dict[Path, Measurement] = {}
-        for arm, place, position in turns:
+        waiting, done = turns, self.num_done
+        while waiting:
+            (arm, place, position), *waiting = waiting
             plan = Plan(
                 warmup_steps=self.plan.warmup_steps,
                 steps=self.plan.steps,
@@ -294,7 +296,13 @@ class _Session:
                 if place in places:
                     raise
                 self.failed.add(arm.name)
-            self.num_done += place in places
+            finally:
+                if server is not None and self.servers.given_up is not None:
+                    server = None
+                    if any(each != place and is_finished(each) for _, each, _ in turns):
+                        _forget(turns, first)  # a fork beside a fresh process seems to start sooner
+                        waiting = [turn for turn in turns if turn[0].name not in self.failed]
+            self.num_done = done + sum(map(is_finished, places))
             self._share(first, base, others)
         return measured[base], measured[own]
 
@@ -441,6 +449,13 @@ def _forget_old_half(places: Sequence[Path]) -> None:
     made = [place / MEASUREMENT_FILE for place in places if is_finished(place)]
     if len(made) == 1 < len(places) and time.time() - made[0].stat().st_mtime > HALF_KEPT_S:
         made[0].unlink()
+
+
+def _forget(turns: Sequence[Turn], baseline: Arm) -> None:
+    """Have all of them made anew, with the process of the baseline that they share."""
+    for _, place, position in turns:
+        for each in (place, _beside(place, position, baseline)):
+            (each / MEASUREMENT_FILE).unlink(missing_ok=True)
 
 
 def _ran_first(directory: Path, number: int, baseline: Arm, candidate: Arm, *, drawn: bool) -> bool:

@@ -21,6 +21,7 @@ from hotloop.core.step import read_steps
 from hotloop.core.telemetry import read_telemetry
 from hotloop.doctor.program import Examined, examine, exit_code
 from hotloop.trial import attached
+from processes import alive
 
 Recording = Callable[[str], list[str]]
 
@@ -192,6 +193,30 @@ def test_command_whose_steps_find_no_room_on_the_disk_is_ended(
         subprocess.run(["umount", str(tmp_path / "runs")], check=True)
     assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
     assert "the command was ended: no space left on the disk" in done.stderr
+
+
+CLEARS_RUNS = """
+import shutil
+Path("pid").write_text(str(os.getpid()))
+while Path("runs").exists():  # telemetry is written there meanwhile
+    shutil.rmtree("runs", ignore_errors=True)
+time.sleep(600)
+"""
+
+
+def test_command_that_removes_the_directory_of_its_run_is_ended(
+    workdir: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "ENOUGH_GRACE_S", 0.1)
+    try:
+        with pytest.raises(UsageError, match="was removed while the command ran"):
+            examine(recording(CLEARS_RUNS))
+    finally:
+        process = int((workdir / "pid").read_text())
+        was_left = alive(process)
+        if was_left:
+            os.kill(process, signal.SIGKILL)
+    assert not was_left
 
 
 def test_interrupted_is_75_and_what_was_seen_is_judged(recording: Recording) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from hotloop.core.command_run import COMMAND_RUN_FILE
 from hotloop.core.connections import CONNECTIONS_FILE, NO_NETWORK, Network
-from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.measurement import Plan
 from hotloop.doctor import starting_point
 from hotloop.doctor.starting_point import (
@@ -290,6 +290,29 @@ def test_the_next_call_goes_on_from_the_same_copy(doctor: Doctor) -> None:
     doctor.run(RESUMING)
     digests = {start_of(doctor.directory, doctor.workdir).digest for _ in range(2)}
     assert len(digests) == 1
+
+
+def test_a_start_that_a_kill_left_unfinished_is_kept_again(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (doctor.workdir / "train.py").write_text("print('whole')")
+
+    def killed(path: Path, value: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(starting_point, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            doctor.tried()
+    assert doctor.tried() == doctor.tried() == "whole\n"
+
+
+def test_what_is_there_by_that_name_stays(doctor: Doctor) -> None:
+    own = doctor.directory / "before" / "notes"
+    own.mkdir(parents=True)
+    with pytest.raises(EnvironmentFailed, match="cannot keep the working directory as it is"):
+        start_of(doctor.directory, doctor.workdir)
+    assert own.is_dir()
 
 
 def test_a_damaged_snapshot_is_one_clear_error(sandbox: Doctor) -> None:

@@ -228,3 +228,22 @@ def test_after_enough_steps_nothing_is_left(tmp_path: Path) -> None:
     end = attach(LEAVES_A_CHILD, tmp_path, enough=lambda: True)
     assert end.left_running == ()
     assert wait_for(lambda: not alive(int((tmp_path / "child").read_text())))
+
+
+def test_what_cannot_be_attended_any_more_is_ended(tmp_path: Path) -> None:
+    def enough() -> bool:
+        if (tmp_path / "child").exists():
+            raise FileNotFoundError("the directory has gone")
+        return False
+
+    source = (
+        f"{READY}(here / 'pid').write_text(str(os.getpid()))\n{LEAVES_A_CHILD}\ntime.sleep(600)"
+    )
+    with pytest.raises(FileNotFoundError, match="the directory has gone"):
+        attach(source, tmp_path, enough=enough)
+    left = [int((tmp_path / name).read_text()) for name in ("pid", "child")]
+    try:
+        assert wait_for(lambda: not any(map(alive, left)), limit_s=20)
+    finally:
+        for each in filter(alive, left):
+            os.kill(each, signal.SIGKILL)

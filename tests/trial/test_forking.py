@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 import pytest
 
@@ -23,11 +25,11 @@ from hotloop.doctor.command import attached_environment
 from hotloop.trial import session, watchdog
 from hotloop.trial.arm import Arm
 from hotloop.trial.forking import ForkServer, ForkServers, Imports, may_fork
-from hotloop.trial.measure import measure, server_environment
-from hotloop.trial.plan import TrialPlan
+from hotloop.trial.measure import load_measurement, measure, server_environment
+from hotloop.trial.plan import TrialPlan, round_orders
 from hotloop.trial.sandbox.layered import Layered, storage_for
 from hotloop.trial.snapshot import take_snapshot
-from processes import wait_for
+from processes import alive, wait_for
 
 TEMPORARY = Path(tempfile.gettempdir())
 pytestmark = pytest.mark.skipif(
@@ -163,9 +165,12 @@ def _placed(value: Any, measured: Measurement) -> Any:
     return re.sub(r"/hotloop-[a-z0-9_]+", "/hotloop-x", text)
 
 
+@pytest.mark.parametrize("told_by", ["kernel", "looks"])
 def test_a_fork_is_found_by_its_token_and_ended_with_what_it_started(
-    place: Place, server: ForkServer
+    place: Place, server: ForkServer, monkeypatch: pytest.MonkeyPatch, told_by: str
 ) -> None:
+    if told_by == "looks":  # as in builds of Python without it
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
     arm = place.write(
         "asleep.py",
         "import os, subprocess, sys, time, torch\n"
@@ -230,6 +235,89 @@ def test_each_serves_two_pairs_and_ends_with_the_process_that_started_it(
         place.trial(arm, third)
     servers.close()
     assert not (place.doctors / "servers").exists()
+
+
+STARTS_A_PROCESS = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
+with open("child.part", "w") as file:
+    file.write(str(child.pid))
+os.rename("child.part", "child")
+"""
+
+
+def test_what_an_import_started_ends_with_the_refusal(
+    tmp_path: Path, place: Place, imports: Imports
+) -> None:
+    users = Place(tmp_path.resolve())
+    arm = users.write("train.py", SCRIPT)
+    users.write("starts.py", STARTS_A_PROCESS)
+    modules = {**imports.modules, "starts": str(users.workdir / "starts.py")}
+    servers = ForkServers(Imports(modules, {}), users.doctors / "servers")
+    environment = partial(server_environment, arm, cache=tmp_path / "cache")
+    assert servers.for_pair([arm], environment) is None
+    assert servers.given_up == "an import starts processes"
+    child = int((users.workdir / "child").read_text())
+    try:
+        assert wait_for(lambda: not alive(child), limit_s=20)
+    finally:
+        end([child])
+
+
+HOTLOOP = """
+import os, sys
+from pathlib import Path
+from hotloop.trial.arm import Arm
+from hotloop.trial.forking import ForkServer, Imports
+here = Path(sys.argv[1])
+arm = Arm("plain", (sys.executable, "train.py"), "step_clock", workdir=here)
+ForkServer.started(arm, Imports({"starts": str(here / "starts.py")}, {}), dict(os.environ), here)
+"""
+NEVER_READY = """
+with open("self.part", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("self.part", "self")
+import time; time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_process_that_still_imports_ends_with_the_one_that_started_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "starts.py").write_text(STARTS_A_PROCESS + NEVER_READY)
+    started = subprocess.Popen(
+        [sys.executable, "-c", HOTLOOP, str(tmp_path)], stderr=subprocess.DEVNULL
+    )
+    try:
+        assert wait_for((tmp_path / "self").exists)
+    finally:
+        started.send_signal(number)
+        started.wait()
+    left = [int((tmp_path / name).read_text()) for name in ("self", "child")]
+    try:
+        assert wait_for(lambda: not any(map(alive, left)), limit_s=20)
+    finally:
+        end(left)
+
+
+def end(processes: list[int]) -> None:
+    for process in filter(alive, processes):
+        os.kill(process, signal.SIGKILL)
+
+
+def test_one_that_does_not_say_what_it_forked_is_ended(place: Place, imports: Imports) -> None:
+    arm = place.write("train.py", SCRIPT)
+    servers = ForkServers(imports, place.doctors / "silent")
+    server = ready(servers, place, arm)
+    try:
+        server._process.send_signal(signal.SIGSTOP)
+        server._socket.settimeout(0.1)
+        with pytest.raises(CommandFailed, match="does not answer"):
+            place.trial(arm, server)
+        assert server._process.returncode == -signal.SIGKILL
+    finally:
+        servers.close()
 
 
 def test_what_is_imported_from_elsewhere_is_refused(
@@ -308,3 +396,50 @@ def test_a_fork_that_fails_is_repeated_as_a_fresh_process_and_no_more_are_forked
     assert given == [server, None]
     assert servers.given_up == "it fails where it is forked"
     assert servers.for_pair([arm], lambda directory: {}) is None
+
+
+def test_where_one_fails_that_was_forked_all_of_its_round_are_fresh(
+    place: Place, imports: Imports
+) -> None:
+    names = ("baseline", "own", "other")
+    order = round_orders(4, names, crc32(" ".join(names).encode()))[0]
+    place.write("round.py", FAILS_FORKED)
+    baseline, own, other = (
+        Arm(
+            name, (sys.executable, "round.py", name, order[-1]), "step_clock", workdir=place.workdir
+        )
+        for name in names
+    )
+    directory, plan = place.doctors / "round", TrialPlan(2, 10, 300.0, looks=(4,), aa_pairs=0)
+    before = take_snapshot(place.workdir, place.doctors / "before-round")
+    servers = ForkServers(imports, place.doctors / "round-servers")
+    found = session.compare_arms(
+        baseline, own, directory=directory / "own", plan=plan, parity_class="bitwise", pairs_now=1,
+        beside=session.Beside(names[1:], ((directory / "other", other, plan),)),
+        cache=place.doctors / "cache", workdir=Layered(before, place.doctors.resolve()),
+        servers=servers,
+    )  # fmt: skip
+    assert f"{order[-1]}: `{order[-1]}` ended with exit code 1" in (servers.given_up or "")
+    logs = sorted(directory.glob("*/pair-01-*/log.txt"))
+    assert [each.read_text().split()[0] for each in logs] == ["fresh"] * 3
+    measured = {each.arm: each for each in found.pairs[0]}
+    (shared,) = directory.glob("other/pair-01-*-baseline/measurement.json")
+    (beside,) = directory.glob("other/pair-01-*-other/measurement.json")
+    measured["other"] = load_measurement(beside)
+    assert load_measurement(shared).started_at == measured["baseline"].started_at
+    began = {name: each.started_at or 0.0 for name, each in measured.items()}
+    assert sorted(began, key=lambda name: began[name]) == list(order)
+
+
+FAILS_FORKED = """
+import sys
+print("forked" if "torch" in sys.modules else "fresh", flush=True)
+if "torch" in sys.modules and sys.argv[1] == sys.argv[2]:
+    raise SystemExit("not where it is forked")
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""

@@ -22,3 +22,16 @@ def test_what_takes_more_is_killed_and_what_takes_less_is_not(megabytes: int, co
         assert group.path.is_dir()
     assert ended.returncode == code
     assert not group.path.exists()
+
+
+def test_group_that_a_killed_process_of_this_number_left_is_in_nobodys_way() -> None:
+    with memory_group(200 << 20) as group:
+        if group is None:
+            pytest.skip("no memory control group can be made here")
+    group.path.mkdir()
+    try:
+        with memory_group(200 << 20) as again:
+            assert again == group
+    finally:
+        if group.path.exists():
+            group.path.rmdir()

@@ -185,6 +185,27 @@ def test_directory_of_another_comparison_is_refused(tmp_path: Path) -> None:
         session(tmp_path, arms[0], sleeper("other", 0.01))
 
 
+def test_pairs_with_other_variables_are_another_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = sleeper("plain", 0.0), sleeper("other", 0.0)
+    how: dict[str, Any] = {"plan": replace(PLAN, aa_pairs=0), "pairs_now": 1}
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    session(tmp_path, *arms, **how)
+    session(tmp_path, *arms, **how)
+    for change in (
+        lambda: monkeypatch.setenv("OMP_NUM_THREADS", "2"),
+        lambda: monkeypatch.delenv("OMP_NUM_THREADS"),
+    ):
+        change()
+        with pytest.raises(UsageError, match=r"comparison \(other value of OMP_NUM_THREADS\)"):
+            session(tmp_path, *arms, **how)
+    stored = json.loads((tmp_path / "plan.json").read_text())
+    del stored["variables"]  # as an earlier version left it
+    (tmp_path / "plan.json").write_text(json.dumps(stored))
+    session(tmp_path, *arms, **how)
+
+
 def test_edited_script_is_another_comparison(tmp_path: Path) -> None:
     user = tmp_path / "user"
     user.mkdir()

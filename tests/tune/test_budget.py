@@ -17,8 +17,8 @@ import pytest
 import simulated_trials
 from simulated_trials import process, storage_below
 
-from hotloop.core.child import ROUNDING_NOISE
-from hotloop.core.errors import CommandFailed
+from hotloop.core.child import IMPORTS_FILE, ROUNDING_NOISE
+from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Steps
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
@@ -319,3 +319,18 @@ def test_what_promises_most_for_the_time_of_its_trial_comes_first(
     rest = [each for each in ("--fast=1", "--compile on", "--pin-memory on") if each not in order]
     assert first[len(order) :] == rest
     assert again == first
+
+
+def test_a_call_that_is_refused_leaves_what_the_one_that_measures_forks_from(
+    tuning: Tuning, tmp_path: Path
+) -> None:
+    directory = tmp_path / "run"
+    (directory / IMPORTS_FILE).write_text('{"modules": {"torch": "/x"}, "variables": {}}')
+    place = directory / "trials" / "fork-servers" / "of-the-first"
+    place.mkdir(parents=True)
+    with (
+        session.alone_in(directory),
+        pytest.raises(UsageError, match="another hotloop is measuring"),
+    ):
+        tuning(Machine(), 300.0)
+    assert place.is_dir()

@@ -91,7 +91,7 @@ def examine(
     after so many counted steps, without its own ending; else seconds: after so many of counted steps (`None`: never), and `at_least` so many steps; whole: what to do about that.
     before: called with the run directory just before the command starts; what it raises ends this.
     say: told before the command starts, and when a user waits for it; warn: what was not recorded.
-    Raises `UsageError` for a command that cannot be run or seen into, `EnvironmentFailed` when the
+    Raises `UsageError` for a command that cannot be run or seen into, or that removes the directory, `EnvironmentFailed` when the
     disk refuses, or where the probe cannot start: the command is ended at its import of torch then. A command that fails or is interrupted is an answer, in `run.ended`.
     """
     refuse_unexaminable(command, os.environ)
@@ -126,6 +126,12 @@ def examine(
         say(f"what it does is recorded in {shown(directory)}{bound}")
         input_at, kills = _input_position(), memory_kills(None)
         attached = _run(run, env, directory, heard, progress, say, warn)
+        if not directory.is_dir():
+            raise UsageError(
+                "the directory that its steps are recorded in was removed while the command ran",
+                where=str(directory),
+                do="name one with --out that the command does not remove",
+            )
         if attached.was_ended and not heard.signals and not _was_stopped(run, directory):
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise storage_error(full, directory, "record the steps, and the command was ended")
@@ -298,9 +304,13 @@ def _was_stopped(run: CommandRun, directory: Path) -> bool:
 
 
 def _sees_nothing_more(run: CommandRun, directory: Path) -> bool:
-    """Whether the disk is full, of a command that is ended early: its steps are no longer recorded, and it would train on."""
+    """Whether the disk is full, or the directory has gone, of a command that is ended early: its steps are no longer recorded,
+    and it would train on."""
     whole = run.steps is None and run.seconds is None
-    return not whole and shutil.disk_usage(directory).free == 0
+    try:
+        return not whole and shutil.disk_usage(directory).free == 0
+    except OSError:
+        return True
 
 
 def shown(directory: Path) -> Path:

@@ -18,14 +18,14 @@ from pathlib import Path
 from hotloop.core.command_run import COMMAND_RUN_FILE
 from hotloop.core.connections import NO_NETWORK, Connections, Network, connections_of, host_and_port
 from hotloop.core.errors import UsageError
-from hotloop.core.files import write_json
+from hotloop.core.files import storing, write_json
 from hotloop.core.ledger import Isolation
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.doctor.directory import mapping_of
 from hotloop.report.numbers import counted, size
 from hotloop.trial.isolation import copy_workdir, list_workdir
 from hotloop.trial.measure import MEASUREMENT_FILE, Workdir
-from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
+from hotloop.trial.sandbox.layered import Layered, Storage, remove_tree, storage_for
 from hotloop.trial.sandbox.syscalls import landlock_version, refuses_connections
 from hotloop.trial.snapshot import read_snapshot, take_snapshot
 
@@ -42,13 +42,17 @@ def keep_start(directory: Path, workdir: Path, *, network: Network = NO_NETWORK)
     Raises `UsageError` where trials need copies of it and it is too large, or cannot be kept to `network`;
     `EnvironmentFailed` when the disk refuses.
     """
-    kept, storage = directory / BEFORE, storage_for(directory, workdir)
+    storage = storage_for(directory, workdir)
+    kept, making = directory / BEFORE, directory / f".{BEFORE}"
     _refuse_hosts_of_copies(storage, network)
+    remove_tree(making)  # a kill left it unfinished
     if storage is not None:
-        take_snapshot(workdir, kept)
+        take_snapshot(workdir, making)
     else:
-        copy_workdir(list_workdir(workdir, without=directory), kept / "files")
-    write_json(kept / ISOLATION_FILE, {"storage": storage})
+        copy_workdir(list_workdir(workdir, without=directory), making / "files")
+    write_json(making / ISOLATION_FILE, {"storage": storage})
+    with storing(kept, "keep the working directory as it is"):
+        making.rename(kept)
 
 
 def start_of(directory: Path, workdir: Path, *, network: Network = NO_NETWORK) -> Workdir:

@@ -89,12 +89,14 @@ def read_host(*, workdir: Path | None = None) -> Environment:
         git_dirty=dirty,
         load_average=os.getloadavg()[0],
         clock_mhz=_clock_mhz(),
-        variables={
-            key: value
-            for key, value in sorted(os.environ.items())
-            if key.startswith(SPEED_VARIABLES)
-        },
+        variables=speed_variables(),
     )
+
+
+def speed_variables() -> dict[str, str]:
+    """Environment variables that change speed (threads, allocator, NCCL), as set."""
+    found = sorted(os.environ.items())
+    return {key: value for key, value in found if key.startswith(SPEED_VARIABLES)}
 
 
 def _clock_mhz() -> float | None:

@@ -18,7 +18,8 @@ from hotloop.core.untrusted import parse_object
 from hotloop.probe.recorder import newest_steps
 from hotloop.resume.short_run import Aim, Moment
 from hotloop.trial import watchdog
-from hotloop.trial.process import Guard, tail
+from hotloop.trial.guard import Guard
+from hotloop.trial.process import tail
 
 LOOK_EVERY_S = 0.001
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from hotloop.trial import watchdog
-from hotloop.trial.process import GRACE_S, Guard, Tick, ended_within, start
+from hotloop.trial.guard import Guard
+from hotloop.trial.process import GRACE_S, Tick, ended_within, start
 
 INTERRUPT_GRACE_S = 30.0
 """Seconds that a command has after Ctrl-C to end by itself: it may be saving a checkpoint."""
@@ -95,28 +96,33 @@ def run_attached(
     token: a variable in `env` and its value, by which processes of the command are known.
     has_enough: whether the command was told to end, so that what does not is ended.
     started: told its process id; tick: called twice a second; say: told what a user who waits should know.
-    Raises `UsageError` when it cannot be started.
+    Raises `UsageError` when it cannot be started. Where it raises anything else, the command was ended.
     """
     started_at, began = time.time(), time.perf_counter()
     # What was opened for the command (`3<file`) stays open for it; what Python opens never does.
     process = start(command, env=env, close_fds=False)
     variable, value = token
-    guard, detector = Guard(value, variable), SignalDetector()
-    guard.tell(f"tree {process.pid}")
     try:
-        started(process.pid)
-        ended = _attend(process, began, heard, detector, has_enough, tick, say)
-        wall_s = time.perf_counter() - began
-        left: tuple[int, ...] = ()
-        if not ended or heard.signals or has_enough():
-            _end_all(process, token, heard)
-        else:
-            left = _left_running(token)
-        returncode = process.wait()
-        return Attached(returncode, wall_s, started_at, not ended, left)
-    finally:
-        detector.release()
-        guard.release()
+        guard, detector = Guard(value, variable), SignalDetector()
+        guard.tell(f"tree {process.pid}")
+        try:
+            started(process.pid)
+            ended = _attend(process, began, heard, detector, has_enough, tick, say)
+            wall_s = time.perf_counter() - began
+            left: tuple[int, ...] = ()
+            if not ended or heard.signals or has_enough():
+                _end_all(process, token, heard)
+            else:
+                left = _left_running(token)
+            returncode = process.wait()
+            return Attached(returncode, wall_s, started_at, not ended, left)
+        finally:
+            detector.release()
+            guard.release()
+    except BaseException:  # nobody would look after it any more
+        _end_all(process, token, heard)
+        process.wait()
+        raise
 
 
 def _attend(

@@ -8,8 +8,10 @@ before anything is decided.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,10 +30,13 @@ from hotloop.core.errors import CommandFailed
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.trial import fork_server, watchdog
 from hotloop.trial.arm import Arm
+from hotloop.trial.guard import Guard
 
 PAIRS_OF_A_SERVER = 2
 READY_TIMEOUT_S = 120.0
 """For its imports, and for each fork: whatever a library does at one."""
+NAP_S = 0.01
+"""Between looks whether a fork has ended, where the kernel does not tell."""
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
@@ -162,6 +168,8 @@ class ForkServer:
     """What each fork saves, about."""
     _process: subprocess.Popen[bytes]
     _socket: socket.socket
+    _token: str
+    _guard: Guard
     _answers: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -177,7 +185,9 @@ class ForkServer:
         timeout_s: float = READY_TIMEOUT_S,
     ) -> ForkServer:
         """Raises `NotReady`, and `OSError` where it cannot be started."""
-        env = {**environment, watchdog.TRIAL: _placeholder(environment)}
+        outer = environment.get(watchdog.TRIAL)
+        token = secrets.token_hex(watchdog.TOKEN_BYTES)  # each fork writes its own over it
+        env = {**environment, watchdog.TRIAL: f"{outer}:{token}" if outer else token}
         for name, value in imports.variables.items():
             env.pop(name, None)
             env |= {} if value is None else {name: value}
@@ -186,27 +196,36 @@ class ForkServer:
         preload = directory / "preload.json"
         preload.write_text(json.dumps(dict(imports.modules)), encoding="utf-8")
         program, *arguments = arm.command
-        with theirs, (directory / "log.txt").open("wb") as log:
-            process = subprocess.Popen(
-                [program, fork_server.__file__, str(theirs.fileno()), str(preload), *arguments],
-                cwd=arm.workdir,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        server = cls(directory, 0.0, process, own)
-        own.settimeout(max(timeout_s, 0.01))  # with 0 it would not wait at all
+        guard = Guard(token)
         try:
+            with theirs, (directory / "log.txt").open("wb") as log:
+                process = subprocess.Popen(
+                    [program, fork_server.__file__, str(theirs.fileno()), str(preload), *arguments],
+                    cwd=arm.workdir,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except BaseException:
+            own.close()
+            guard.release()
+            raise
+        server = cls(directory, 0.0, process, own, token, guard)
+        try:
+            guard.tell(f"group {process.pid}")
+            own.settimeout(max(timeout_s, 0.01))  # with 0 it would not wait at all
             said = server.answer()
-        except OSError as error:
+            if not isinstance(said, dict) or "ready" not in said:
+                is_told = isinstance(said, dict)
+                raise NotReady(said["refused"] if is_told else "it ended at its imports")
+        except BaseException as error:  # Ctrl-C, too
             server.close()
-            raise NotReady(f"it was not ready after {timeout_s:g} s") from error
-        if not isinstance(said, dict) or "ready" not in said:
-            server.close()
-            raise NotReady(said["refused"] if isinstance(said, dict) else "it ended at its imports")
+            if isinstance(error, OSError):
+                raise NotReady(f"it was not ready after {timeout_s:g} s") from error
+            raise
         server.warm_up_s = time.monotonic() - began
         return server
 
@@ -226,12 +245,15 @@ class ForkServer:
             "cwd": str(options["cwd"]),
         }
         text = json.dumps(asked).encode() + b"\n"
+        process: object = None
         try:
-            socket.send_fds(self._socket, [text[:1]], [options["stdout"], options["stdout"]])
-            self._socket.sendall(text[1:])
-            process = self.answer()
-        except OSError:
-            process = None
+            with suppress(OSError):
+                socket.send_fds(self._socket, [text[:1]], [options["stdout"], options["stdout"]])
+                self._socket.sendall(text[1:])
+                process = self.answer()
+        finally:
+            if not isinstance(process, int):  # a fork that it does not tell of goes with it
+                self.close()
         if not isinstance(process, int):
             raise CommandFailed(
                 "the process that trials are forked from does not answer",
@@ -245,11 +267,15 @@ class ForkServer:
         return json.loads(line) if line else None
 
     def close(self) -> None:
-        """End it."""
+        """End it, with what its imports started, and forks that do not carry a token of their own yet."""
         self._answers.close()
         self._socket.close()
-        self._process.kill()
+        # Once it was waited for, its number may be another's.
+        group = self._process.pid if self._process.returncode is None else None
+        for _ in range(3):  # a process may have forked between the listing and the signal
+            watchdog.send(signal.SIGKILL, self._token, group)
         self._process.wait()
+        self._guard.release()
 
 
 @dataclass(slots=True)
@@ -269,9 +295,18 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code; -9 where the server ended with it."""
+        """Its exit code; -9 where the server ended with it. Raises `subprocess.TimeoutExpired`."""
         if self.returncode is None:
-            code = self._server.answer()
+            deadline = math.inf if timeout is None else time.monotonic() + timeout
+            # Reading the answer has a time-out of its own, after which nothing more can be read.
+            while not watchdog.has_ended(self.pid):
+                if time.monotonic() >= deadline:
+                    raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+                time.sleep(NAP_S)
+            try:
+                code = self._server.answer()
+            except (OSError, ValueError):  # it hangs, or was ended within its answer
+                code = None
             self.returncode = code if isinstance(code, int) else -int(signal.SIGKILL)
         return self.returncode
 
@@ -282,9 +317,3 @@ class Forked:
                 os.kill(self.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-
-
-def _placeholder(environment: Mapping[str, str]) -> str:
-    """A token that each fork writes its own over."""
-    outer, token = environment.get(watchdog.TRIAL), "0" * 2 * watchdog.TOKEN_BYTES
-    return f"{outer}:{token}" if outer else token

@@ -51,6 +51,8 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup | None]:
 
 
 def _made(path: Path, limit_bytes: int) -> Path | None:
+    with suppress(OSError):
+        path.rmdir()  # a process of this number was killed before it could
     try:
         path.mkdir()
     except OSError:

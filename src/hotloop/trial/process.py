@@ -8,10 +8,8 @@ import secrets
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from hotloop.core.files import storing
 from hotloop.hardware.telemetry import OtherPrograms
 from hotloop.trial import watchdog
 from hotloop.trial.forking import Forked
+from hotloop.trial.guard import Guard
 from hotloop.trial.memory_group import MemoryGroup
 
 GRACE_S = 5.0
@@ -135,35 +134,6 @@ def _of_first_failure(lines: list[str]) -> list[str]:
     # The others fail after it: it has printed why before it ends.
     first = next(filter(None, map(_RAISED.match, lines[:report])), None)
     return [line for line in lines[:report] if first is None or line.startswith(first[1])] or lines
-
-
-class Guard:
-    """Ends what carries `token` in `variable` where this process is gone."""
-
-    def __init__(self, token: str, variable: str = watchdog.TRIAL) -> None:
-        # -I -S: nothing of the user's environment is loaded, and it is up in about 10 ms.
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", watchdog.__file__, token, variable],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # outlives a signal to hotloop's own group
-        )
-
-    def tell(self, line: str) -> None:
-        """`group N` or `tree N`, as `watchdog` reads them."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:  # someone ended the watchdog; the command itself needs it no more than that
-            pass
-
-    def release(self) -> None:
-        """Every process of the command has been seen to."""
-        self.tell("done")
-        with suppress(OSError):
-            self._process.communicate()
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -32,6 +32,7 @@ from hotloop.core.judgement import JudgedSteps, Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import PairProgress, Progress, silent
 from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.hardware.environment import speed_variables
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
@@ -279,7 +280,9 @@ class _Session:
             turns = sorted([*turns, *others], key=lambda turn: order.index(turn[0].name))
         server = self._server([arm for arm, _, _ in turns], places)
         measured: dict[Path, Measurement] = {}
-        for arm, place, position in turns:
+        waiting, done = turns, self.num_done
+        while waiting:
+            (arm, place, position), *waiting = waiting
             plan = Plan(
                 warmup_steps=self.plan.warmup_steps,
                 steps=self.plan.steps,
@@ -293,7 +296,13 @@ class _Session:
                 if place in places:
                     raise
                 self.failed.add(arm.name)
-            self.num_done += place in places
+            finally:
+                if server is not None and self.servers.given_up is not None:
+                    server = None
+                    if any(each != place and is_finished(each) for _, each, _ in turns):
+                        _forget(turns, first)  # a fork beside a fresh process seems to start sooner
+                        waiting = [turn for turn in turns if turn[0].name not in self.failed]
+            self.num_done = done + sum(map(is_finished, places))
             self._share(first, base, others)
         return measured[base], measured[own]
 
@@ -442,6 +451,13 @@ def _forget_old_half(places: Sequence[Path]) -> None:
         made[0].unlink()
 
 
+def _forget(turns: Sequence[Turn], baseline: Arm) -> None:
+    """Have all of them made anew, with the process of the baseline that they share."""
+    for _, place, position in turns:
+        for each in (place, _beside(place, position, baseline)):
+            (each / MEASUREMENT_FILE).unlink(missing_ok=True)
+
+
 def _ran_first(directory: Path, number: int, baseline: Arm, candidate: Arm, *, drawn: bool) -> bool:
     """Whether the candidate is the first of this pair: as it was begun, be it in a round of several, else as `drawn`."""
     pair = f"pair-{number:02d}"
@@ -474,7 +490,8 @@ def _store_plan(
 ) -> None:
     """Write plan.json, or check that the one there is of this very session.
 
-    The time-out is not part of the digest: giving a session more time is a reason to continue it.
+    The time-out is not part of the digest: giving a session more time is a reason to continue it. Nor are variables that
+    change speed, which older plans do not have.
     """
     content: dict[str, object] = {
         "schema": PLAN_SCHEMA,
@@ -487,15 +504,20 @@ def _store_plan(
     unhurried = {**content, "plan": {**asdict(plan), "timeout_s": None}}
     text = json.dumps(unhurried, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    variables = speed_variables()
+    variables.pop("TORCHINDUCTOR_CACHE_DIR", None)  # trials have one of their own
     path = directory / "plan.json"
     if path.exists():
         try:
             stored = parse_object(read_bytes(path))
         except (OSError, ValueError):
             stored = {}
-        if stored.get("digest") != digest:
+        then = stored.get("variables")
+        then = then if isinstance(then, dict) else variables
+        others = [each for each in {**then, **variables} if then.get(each) != variables.get(each)]
+        if stored.get("digest") != digest or others:
             raise UsageError(
-                f"this directory holds another comparison{_difference(stored, content)}",
+                f"this directory holds another comparison{_difference(stored, content, others)}",
                 where=str(directory),
                 do="choose another directory, or remove this one",
             )
@@ -503,13 +525,16 @@ def _store_plan(
         do = "choose another directory, or remove this one"
         raise UsageError("this directory holds trials but no plan", where=str(directory), do=do)
     else:
-        write_json(path, {**content, "digest": digest})
+        write_json(path, {**content, "variables": variables, "digest": digest})
 
 
-def _difference(stored: dict[str, object], content: dict[str, object]) -> str:
-    parts = [key for key in content if stored.get(key) != json.loads(json.dumps(content[key]))]
+def _difference(
+    stored: dict[str, object], content: dict[str, object], variables: Sequence[str]
+) -> str:
+    keys = [key for key in content if stored.get(key) != json.loads(json.dumps(content[key]))]
     names = {"workdir": "files of the working directory", "hotloop": "version of hotloop"}
-    return f" (other {' and '.join(names.get(part, part) for part in parts)})" if parts else ""
+    parts = [*(names.get(key, key) for key in keys), *(f"value of {each}" for each in variables)]
+    return f" (other {' and '.join(parts)})" if parts else ""
 
 
 @contextmanager

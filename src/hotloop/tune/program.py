@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def tune(
         for each in (likeliest_first(runner, each, examined.diagnosis) for each in rounds)
     ]
     try:
-        with alone_in(directory):
+        with alone_in(directory), closing(runner.servers):
             for said in before_trials(directory, runner.listing):
                 runner.warn(said)
             trials = campaign(runner, values, again)
@@ -122,8 +123,6 @@ def tune(
             where=str(shown(directory)),
             do="the same command again continues: finished trials are kept",
         ) from None
-    finally:
-        runner.servers.close()
     ledger = told(replace(ledger, continued=bool(begun), forked=runner.servers.num_served > 0))
     write_json(directory / LEDGER_FILE, ledger)
     return ledger

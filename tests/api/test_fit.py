@@ -180,6 +180,29 @@ def test_an_evaluation_of_examples_that_draw_changes_no_step(tmp_path: Path) -> 
     assert len(losses) == 1
 
 
+class Late(nn.Module):
+    """A layer that is reached by the later examples alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.late, self.calls = nn.Linear(6, 2), nn.Linear(6, 2), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        made: torch.Tensor = self.first(x) + (self.late(x) if self.calls > 3 else 0)
+        return made
+
+
+def test_a_weight_may_have_its_first_gradient_later_than_others(tmp_path: Path) -> None:
+    made = []
+    for fused in (True, False):
+        model, settings = Late(), {**PLAIN, "optimizer.name": "sgd", "optimizer.fused": fused}
+        hotloop.fit(model, points(250, 0), loss=F.cross_entropy, epochs=2, out=tmp_path / str(fused), settings=settings)  # fmt: skip
+        made.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+    torch.testing.assert_close(*made)
+
+
 def test_more_epochs_go_on_in_the_same_run_where_that_is_asked_for(tmp_path: Path) -> None:
     def fit(**change: Any) -> Any:
         return hotloop.fit(classifier(), points(64, 0), loss=F.cross_entropy, batch=16, out=tmp_path / "run", settings=PLAIN, **change)  # fmt: skip

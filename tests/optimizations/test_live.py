@@ -115,8 +115,56 @@ optimizer = torch.optim.SGD([weight], lr=0.1)
 print(json.dumps([bool(group["fused"]) for group in optimizer.param_groups]))
 """
     fused, lines = run(run_foreign, script, {"fused_optimizer": True})
-    (entry,) = said(lines)
-    assert entry[0] == fused[0]
+    assert fused == [False]
+    ((applied, what, *_),) = said(lines)
+    assert not applied
+    assert "SGD: not all weights are of floating point" in what
+    script = """
+class Mine(torch.optim.SGD):
+    def step(self, closure=None):
+        pass
+class Named(torch.optim.SGD):
+    pass
+found = [each(model.parameters(), lr=0.1) for each in (Mine, Named, Named)]
+print(json.dumps([bool(each.param_groups[0]["fused"]) for each in found]))
+"""
+    fused, lines = run(run_foreign, script, {"fused_optimizer": True})
+    assert fused == [False, True, True]
+    assert any("Mine: it has a `step` of its own" in line["what"] for line in lines)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_weights_that_are_trained_later_are_updated_as_before(
+    run_foreign: Any, momentum: float
+) -> None:
+    script = f"""
+torch.manual_seed(0)
+weights = [torch.nn.Parameter(torch.randn(3)) for _ in range(2)]
+optimizer = torch.optim.SGD(weights, lr=0.1, momentum={momentum})
+for number in range(12):
+    for weight in weights[: 2 if number > 9 else 1]:
+        weight.grad = torch.randn(3)
+    optimizer.step()
+print(json.dumps([[weight.tolist() for weight in weights], optimizer.param_groups[0]["fused"]]))
+"""
+    (before, _), _ = run(run_foreign, script, {})
+    (after, fused), lines = run(run_foreign, script, {"fused_optimizer": True})
+    assert [*chain(*after)] == pytest.approx([*chain(*before)], rel=1e-5)
+    assert fused == (None if momentum else True)
+    assert any(line.get("wrong") for line in lines) == bool(momentum)
+
+
+def test_sparse_gradients_are_left_to_the_update_that_takes_them(run_foreign: Any) -> None:
+    script = """
+table = torch.nn.Embedding(10, 4, sparse=True)
+optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+table(torch.tensor([1, 2])).sum().backward()
+optimizer.step()
+print(json.dumps(optimizer.param_groups[0]["fused"]))
+"""
+    fused, lines = run(run_foreign, script, {"fused_optimizer": True})
+    assert fused is None
+    assert "is sparse, which torch's fused update does not take" in lines[-1]["what"]
 
 
 def test_model_runs_in_bf16_and_its_loss_in_fp32(run_foreign: Any) -> None:
@@ -190,7 +238,7 @@ with torch.no_grad():
 """
     difference, lines = run(run_foreign, script, {"precision": "bf16"})
     assert difference == 0
-    ((applied, what),) = said(lines)
+    ((applied, what),) = {*said(lines)}  # at each place of a call
     assert not applied
     assert f"ends in {named} in bf16" in what
 

@@ -119,19 +119,17 @@ def around_training_calls(
 
     `call(*args, **kwargs)` makes the call as it was.
 
-    evaluating: those without gradients, too. frozen: told once of each module that has weights, none of them
+    evaluating: those without gradients, too. frozen: told of each call of a module that has weights, none of them
     trained, and whose call therefore stays as it is: who edits that call changes it as well.
     """
     inside = False
-    told: set[int] = set()
 
     def watched(original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         nonlocal inside
         if inside or not (evaluating or torch.is_grad_enabled()):
             return original(module, *args, **kwargs)
         if not learns(module):
-            if id(module) not in told and next(module.parameters(), None) is not None:
-                told.add(id(module))
+            if next(module.parameters(), None) is not None:
                 frozen(module)
             return original(module, *args, **kwargs)
         if torch._C._current_graph_task_id() != -1:

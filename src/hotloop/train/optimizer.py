@@ -49,7 +49,7 @@ def build_optimizer(
                 fused=fused,
             )
         case "sgd":
-            return torch.optim.SGD(
+            sgd = torch.optim.SGD(
                 decayed_apart(model.parameters()),
                 lr=config.learning_rate,
                 momentum=0.9 if momentum is None else momentum,
@@ -57,6 +57,9 @@ def build_optimizer(
                 weight_decay=config.weight_decay,
                 fused=fused,
             )
+            if fused and momentum != 0:
+                _start_momentum_at_zero(sgd)
+            return sgd
         case "muon":
             assert isinstance(model, Decoder), "only that knows its blocks"
             matrices = model.block_matrices()
@@ -73,6 +76,14 @@ def build_optimizer(
                 fused=bool(config.fused),
                 dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             )
+
+
+def _start_momentum_at_zero(sgd: torch.optim.SGD) -> None:
+    """A fused one fails where a weight has its first gradient after others; and one whose very first step is left out leaves
+    the momentum unwritten, and then reads it."""
+    for group in sgd.param_groups:
+        for p in group["params"]:
+            sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
 
 def decayed_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:

@@ -90,7 +90,6 @@ def step_unless(optimizer: torch.optim.Optimizer, skip: Tensor | None) -> None:
     if skip is None:
         optimizer.step()
     elif can_skip_on_device(optimizer):
-        start_momentum_at_zero(optimizer)
         # The protocol of GradScaler: the kernel returns at 1.0 and leaves everything as it was.
         optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
         optimizer.step()
@@ -106,15 +105,6 @@ def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     if isinstance(optimizer, Muon):
         return bool(optimizer.defaults["fused"])
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-
-
-def start_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
-    """Fused SGD leaves the momentum unwritten when its very first step is left out, and then reads it."""
-    if not isinstance(optimizer, torch.optim.SGD) or optimizer.state:
-        return
-    for group in optimizer.param_groups:
-        for p in group["params"] if group["momentum"] else ():
-            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
 
 def refuse_waiting_update(config: LoopConfig, device: torch.device) -> None:

@@ -299,6 +299,10 @@ TAKES_AN_OPTION = MAKES_LOADERS.replace(
             "add `num_workers=",
         ),
         (
+            TAKES_AN_OPTION.replace("default=0)", "default=0, action='store_true')"),
+            "add `num_workers=",  # a switch takes no value
+        ),
+        (
             TAKES_AN_OPTION.replace("=args.num_workers", "=int(args.num_workers)"),
             "add `num_workers=",
         ),
@@ -554,8 +558,11 @@ print(json.dumps(losses))
 """
 
 
-def test_call_that_serves_a_frozen_model_too_is_words(tried: Try) -> None:
-    found = tried({"train.py": TEACHER}, {"precision": "bf16"})
+@pytest.mark.parametrize("before", ["", "teacher(torch.randn(2, 4))"])
+def test_call_that_serves_a_frozen_model_too_is_words(tried: Try, before: str) -> None:
+    """Also where that model was called from another place before."""
+    script = TEACHER.replace("losses = []", f"losses = []\n{before}")
+    found = tried({"train.py": script}, {"precision": "bf16"})
     (fix,) = found.write().fixes
     assert fix.patch == "words"
     assert "at train.py:9 it took effect at one time and could not at another" in (

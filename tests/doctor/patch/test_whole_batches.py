@@ -11,7 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_uses import loader_use, seen_at
-from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, default_collate
+from torch.utils.data import (  # fmt: skip
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from hotloop.core.census import Census
 from hotloop.core.child import LOADER
@@ -86,6 +94,44 @@ def test_the_patched_loader_gives_the_same_training(
     assert run_script(found.workdir, "train.py") == found.printed == [losses, True]
 
 
+PADDED = """\
+import json
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+mask = (torch.arange(32) < torch.randint(3, 9, (24, 1))).long()
+ids = torch.randint(1, 50, (24, 32)) * mask
+loader = DataLoader(TensorDataset(ids, mask), batch_size=4)
+table = torch.nn.Embedding(50, 4)
+optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+shapes = []
+for ids, mask in loader:
+    loss = (table(ids) * mask.unsqueeze(-1)).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    shapes.append(ids.shape[1])
+print(json.dumps(shapes))
+"""
+
+
+def test_of_two_fixes_that_set_the_same_argument_one_is_not_edited(
+    tried: Try, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen_at(monkeypatch, "train.py:9")
+    found = tried({"train.py": PADDED}, {"dynamic_padding": 8, NAME: True})
+    monkeypatch.delenv(LOADER)
+    found.census = Census(loaders=(loader_use("train.py:9"),))
+    by_name = {fix.name: fix for fix in found.write().fixes}
+    edited = [fix.patch == "edited" for fix in by_name.values()]
+    assert sorted(edited) == [False, True], [fix.patch_text for fix in by_name.values()]
+    assert "another fix sets `collate_fn=" in "".join(
+        fix.patch_text or "" for fix in by_name.values()
+    )
+
+
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16)
 TENSOR = st.tuples(st.sampled_from([(), (3,), (2, 3), (1, 0)]), st.sampled_from(DTYPES))
 
@@ -142,6 +188,7 @@ class Twice(TensorDataset):
         ({"dataset": TensorDataset(torch.zeros(6, 4, requires_grad=True))}, "not dense"),
         ({"collate_fn": lambda samples: samples}, "a collate function of its own"),
         ({"batch_size": None}, "gives whole batches already"),
+        ({"batch_sampler": [(0, 1), (2, 3)]}, "has a batch sampler of its own"),
     ],
 )
 def test_what_would_give_other_batches_is_refused(changed: dict[str, Any], why: str) -> None:
@@ -152,6 +199,8 @@ def test_what_would_give_other_batches_is_refused(changed: dict[str, Any], why: 
         "collate_fn": default_collate,
     }
     assert isinstance(_arguments(True, usual), dict)
+    batches = BatchSampler(SequentialSampler(POINTS), 2, drop_last=False)
+    assert isinstance(_arguments(True, {**usual, "batch_sampler": batches}), dict)
     assert why in str(_arguments(True, {**usual, **changed}))
 
 

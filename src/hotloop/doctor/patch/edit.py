@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import libcst as cst
@@ -28,6 +28,8 @@ class Change:
     """Called with the node as earlier changes left it."""
     note: str = ""
     """What is otherwise than it was measured."""
+    sets: Mapping[str, str] = field(default_factory=dict)
+    """Keywords of a call, and their source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,23 @@ def edited(source: Source, edits: Sequence[Edit]) -> bytes:
     return changed.bytes
 
 
+def _refuse_another_value(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    for name in before.keys() & after.keys():
+        if before[name] != after[name]:
+            raise Unsafe(f"another fix sets `{name}={before[name]}` there")
+
+
 class _Editor(cst.CSTTransformer):
     def __init__(self, source: Source, edits: Sequence[Edit]) -> None:
         super().__init__()
         self._config = source.module.config_for_parsing
         self._edits: dict[int, list[Edit]] = {}
         for edit in edits:
-            self._edits.setdefault(id(edit.node), []).append(edit)
+            held = self._edits.setdefault(id(edit.node), [])
+            for before in held:
+                if isinstance(edit, Change) and isinstance(before, Change):
+                    _refuse_another_value(before.sets, edit.sets)
+            held.append(edit)
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated_node = super().on_leave(original_node, updated_node)

@@ -86,7 +86,7 @@ def _setting(call: cst.Call, values: Mapping[str, str], places: Mapping[str, int
                 updated = _with_keyword(updated, name, value)
         return updated
 
-    return Change(call, to)
+    return Change(call, to, sets=values)
 
 
 def _refuse_options(call: cst.Call, values: Mapping[str, str], places: Mapping[str, int]) -> None:
@@ -261,13 +261,16 @@ def option_of_command(
 
 def _option(name: str, workdir: Path) -> str | None:
     """The option that a parser in the working directory adds under this name, where there is exactly one."""
-    spelled = re.compile(rf"""add_argument\([^)]*?["'](--{name.replace("_", "[-_]")})["']""")
+    spelled = re.compile(rf"""add_argument\([^)]*?["'](--{name.replace("_", "[-_]")})["']([^)]*)""")
     own = (each for each in workdir.rglob("*.py") if "site-packages" not in each.parts)
     files = [
         each for each in islice(own, MOST_FILES) if each.is_file() and os.access(each, os.R_OK)
     ]
     found = {each for file in files for each in spelled.findall(file.read_text(errors="replace"))}
-    return found.pop() if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    ((option, more),) = found
+    return None if "action" in more else option  # a switch takes no value
 
 
 def loader_call(source: Source, frame: Frame, wanted: Keywords | WrappedArgument) -> cst.Call:

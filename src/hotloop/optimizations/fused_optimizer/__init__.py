@@ -29,7 +29,8 @@ FUSED_OPTIMIZER = Optimization(
     trainer_arguments=lambda value, applied_to: (
         'optim="adamw_torch_fused"' if set(applied_to) <= {"AdamW"} else None
     ),
-    leaves="a script that chose `foreach`, `fused` or `differentiable`; parameters that cannot be fused",
+    leaves="a script that chose `foreach`, `fused` or `differentiable`; weights that cannot be fused; a class with its own `step`; "
+    "with momentum, weights that have no gradient at first",
     expect=leaving("optimizer_fraction", 0.0, 0.45),
     risks="Refused by torch together with foreach=True, or for parameters that are not floating point.",
 )

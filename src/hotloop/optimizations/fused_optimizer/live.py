@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ def apply(value: Any, report: Report) -> None:
     """Have torch's optimizers that can be fused be made so, unless the script chose otherwise."""
     being_made: set[int] = set()
     for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
-        kind.__init__ = _fusing(kind.__init__, report, being_made, before_step)  # type: ignore[method-assign]
+        kind.__init__ = _fusing(kind, report, being_made, before_step)  # type: ignore[method-assign]
 
 
-def _fusing(original: Any, report: Report, being_made: set[int], before_step: Any) -> Any:
+def _fusing(kind: Any, report: Report, being_made: set[int], before_step: Any) -> Any:
+    original = kind.__init__
+
     @functools.wraps(original)
     def made(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         # AdamW is an Adam, and calls its __init__; the step clock makes one to measure its own cost
@@ -48,21 +51,29 @@ def _fusing(original: Any, report: Report, being_made: set[int], before_step: An
             original(self, params, *args, **kwargs)
             return
         params = _listed(params)  # it may be taken twice
+        why_not = None
+        if inspect.unwrap(type(self).step) is not inspect.unwrap(kind.step):
+            why_not = "it has a `step` of its own"
+        elif not all(each.is_floating_point() for each in _weights(params)):
+            why_not = "not all weights are of floating point"
+        if why_not is not None:
+            report.refused(f"{name}: {why_not}")
+            original(self, params, *args, **kwargs)
+            return
         try:
             original(self, params, *args, **{**kwargs, "fused": True})
         except Exception as error:  # noqa: BLE001 - torch says which parameters cannot be
             report.refused(f"{name}: {error}")
             original(self, params, *args, **kwargs)
             return
-        before_step(_looking_at_strides(self, report))
+        before_step(_looking_at_gradients(self, report))
         report.applied(name, toggle=_toggle_of(self))
 
     return made
 
 
-def _looking_at_strides(optimizer: Any, report: Report) -> Callable[[Any], None]:
-    """To be called before updates: torch's fused ones take a weight's and its gradient's elements in the order in
-    which they lie in memory, and pair the wrong ones where that is not the same order."""
+def _looking_at_gradients(optimizer: Any, report: Report) -> Callable[[Any], None]:
+    """To be called before updates: ends them where torch's fused ones would fail or compute something else."""
     made = weakref.ref(optimizer)
     num_updates = 0
 
@@ -76,18 +87,31 @@ def _looking_at_strides(optimizer: Any, report: Report) -> Callable[[Any], None]
             return
         for group in own.param_groups:
             for weight in group["params"]:
-                if group["fused"] and _lies_otherwise(weight, weight.grad):
+                why_not = _why_not_fused(weight, weight.grad, group) if group["fused"] else None
+                if why_not is not None:
                     group["fused"] = None
+                    shape = tuple(weight.shape)
                     report.wrong(
-                        f"{type(own).__name__}: the gradient of a weight of shape {tuple(weight.shape)} lies "
-                        "otherwise in memory, and torch's fused update would pair the wrong elements"
+                        f"{type(own).__name__}: the gradient of a weight of shape {shape} {why_not}"
                     )
 
     return look
 
 
+def _why_not_fused(weight: Any, gradient: Any, group: Any) -> str | None:
+    if gradient is None:
+        # As of a layer that is trained later: torch makes the momentum of all weights in one update, or fails.
+        waits = "is not there yet, and torch's fused update with momentum would fail once it comes"
+        return waits if group.get("momentum") else None
+    if gradient.is_sparse:
+        return "is sparse, which torch's fused update does not take"
+    if _lies_otherwise(weight, gradient):  # it takes elements in the order in which they lie
+        return "lies otherwise in memory, and torch's fused update would pair the wrong elements"
+    return None
+
+
 def _lies_otherwise(weight: Any, gradient: Any) -> bool:
-    if gradient is None or gradient.is_sparse or weight.stride() == gradient.stride():
+    if weight.stride() == gradient.stride():
         return False
     each = zip(weight.shape, weight.stride(), gradient.stride(), strict=True)
     return any(size > 1 and of_weight != of_gradient for size, of_weight, of_gradient in each)
@@ -117,3 +141,12 @@ def _listed(params: Any) -> Any:
         {**each, "params": _listed(each["params"])} if isinstance(each, dict) else each
         for each in params
     ]
+
+
+def _weights(params: Any) -> Iterator[Any]:
+    """Of what `_listed` gave: tensors, `(name, tensor)`, or groups of them."""
+    for each in [params] if isinstance(params, torch.Tensor) else params:
+        if isinstance(each, dict):
+            yield from _weights(each["params"])
+        else:
+            yield each[1] if isinstance(each, tuple) else each

@@ -33,7 +33,7 @@ def apply(value: Any, report: Report) -> None:
     watch_compiler()
 
     def frozen(module: torch.nn.Module) -> None:
-        report.refused(f"{type(module).__name__}: none of its weights is trained")
+        autocasting.refuse(module, "none of its weights is trained")
 
     around_training_calls(autocasting.around, frozen=frozen)
 
@@ -47,6 +47,7 @@ class _Autocasting:
         self._scaling = LossScaling(report) if name == "fp16" else None
         self._multiplies: dict[int, bool] = {}
         """By model, whether it is put under autocast, as its first call showed."""
+        self._why_not: dict[int, str] = {}
         self._told: set[Any] = set()
         self._is_on = True
 
@@ -76,7 +77,7 @@ class _Autocasting:
             else:
                 made, why_not = _watched(call, args, kwargs, self._dtype)
                 if why_not is not None:
-                    self._refuse(module, why_not)
+                    self._leave(module, why_not)
         if self._multiplies.setdefault(id(module), True):
             self._tell(name, device_type, module, made)
         return _as_fp32(made, self._dtype)
@@ -86,14 +87,24 @@ class _Autocasting:
         if self._scaling is not None:
             why_not = None if id(module) in self._multiplies else reason_not_scaled(module)
             if why_not is not None:
-                self._refuse(module, why_not)
+                self._leave(module, why_not)
             if self._scaling.has_failed:
                 return False
-        return self._is_on and self._multiplies.get(id(module)) is not False
+        if self._multiplies.get(id(module)) is False:
+            self.refuse(module, self._why_not[id(module)])
+            return False
+        return self._is_on
 
-    def _refuse(self, module: torch.nn.Module, why_not: str) -> None:
-        self._multiplies[id(module)] = False
-        self._report.refused(f"{type(module).__name__}: {why_not}")
+    def _leave(self, module: torch.nn.Module, why_not: str) -> None:
+        self._multiplies[id(module)], self._why_not[id(module)] = False, why_not
+        self.refuse(module, why_not)
+
+    def refuse(self, module: torch.nn.Module, why_not: str) -> None:
+        """Report it, once for each place: an edit there would reach this model, too."""
+        key = (id(module), why_not, self._report.called_from())
+        if key not in self._told:
+            self._told.add(key)
+            self._report.refused(f"{type(module).__name__}: {why_not}")
 
     def _tell(self, name: str, device_type: str, module: torch.nn.Module, made: Any) -> None:
         """Report it, once for each place and kind of what it makes."""

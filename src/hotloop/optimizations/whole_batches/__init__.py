@@ -34,6 +34,9 @@ def _arguments(value: Any, given: Mapping[str, Any]) -> dict[str, Any] | str:
         return "gives whole batches already"
     if given["collate_fn"] not in (None, data.default_collate):
         return "has a collate function of its own"
+    sampler = given["batch_sampler"]
+    if sampler is not None and type(sampler) is not data.BatchSampler:
+        return "has a batch sampler of its own, whose batches may be no lists"
     innermost = given["dataset"]
     while type(innermost) is data.Subset:
         innermost = innermost.dataset
@@ -77,7 +80,7 @@ WHOLE_BATCHES = Optimization(
     of_loader=True,
     live_form=live_hook("set_arguments", _arguments),
     expect=leaving("data_wait_fraction", 0.05, 0.6),
-    conflicts=("item_cache",),
+    conflicts=("item_cache", "dynamic_padding"),
     leaves=(
         "another class of dataset, a collate function of its own, tensors that are not dense and contiguous, and loaders "
         "that give whole batches already"

@@ -204,6 +204,29 @@ def test_credentials_that_expire_do_not_end_the_training_and_the_next_start_uplo
     assert wholly(bucket) == [12]
 
 
+def test_older_one_that_cannot_be_deleted_is_a_note_and_the_newest_counts_as_uploaded(
+    tiny_config: Path, tmp_path: Path, each_uploaded: None, proxy: Proxy, bucket: str
+) -> None:
+    def fails(head: bytes) -> bytes | None:
+        deletes = (
+            head.startswith((b"DELETE", b"POST")) and b"delete" in head.split(b"\r\n")[0].lower()
+        )
+        return answer("403 Forbidden", "AccessDenied") if deletes else None
+
+    proxy.fault = fails
+    said: list[str] = []
+    settings = (f"checkpoint.upload={bucket}", "checkpoint.every_steps=2")
+    out = train(tiny_config, tmp_path / "run", *settings, warn=said.append)
+    assert out.not_uploaded is None
+    assert wholly(bucket) == [12, 10, 8, 6, 4, 2]
+    stay = [note for note in said if note.startswith("older checkpoints stay")]
+    assert len(stay) == 1, said  # not for each of 4
+    assert "must read, write, list and delete there" in stay[0]
+    proxy.fault = None
+    train(tiny_config, tmp_path / "run", *settings)
+    assert wholly(bucket) == [12, 10]
+
+
 @pytest.mark.parametrize(
     ("url", "answered", "what"),
     [

@@ -47,6 +47,7 @@ class Uploader:
         self._waiting: tuple[Path, Mapping[int, float], int | None] | None = None
         self._running = False
         self._untold: list[str] = []
+        self._undeleted = False
         self._free_at = 0.0
 
     def take(self, saved: Path, losses: Mapping[int, float], good_until: int | None = None) -> None:
@@ -117,14 +118,23 @@ class Uploader:
             try:
                 name = self._upload(saved)
                 self.problem = None
-                self._retire(name, losses, good_until)
             except (Abandoned, FileNotFoundError):
-                pass  # its files are deleted since: then a newer one waits
+                continue  # its files are deleted since: then a newer one waits
             except BaseException as error:  # noqa: BLE001 - it must not end the training
                 why = str(error) or type(error).__name__
                 if self.problem is None:  # else it was said
                     self._untold.append(f"the upload of {saved.name} failed, training goes on: {why}")  # fmt: skip
                 self.problem = f"{saved.name} is not at {self.remote.url}: {why}"
+                continue
+            try:
+                self._retire(name, losses, good_until)
+                self._undeleted = False
+            except Abandoned:
+                pass
+            except BaseException as error:  # noqa: BLE001 - the new one is there
+                if not self._undeleted:
+                    self._untold.append(f"older checkpoints stay at {self.remote.url}: {error}")
+                self._undeleted = True
 
     def _upload(self, saved: Path) -> str:
         """Its name there, which is another one where it came from there."""

@@ -440,6 +440,18 @@ def test_retention_there_is_that_of_here(tiny_config: Path, tmp_path: Path, disk
     assert len(there(disk)) <= 4
 
 
+@pytest.mark.usefixtures("each_uploaded")
+def test_start_within_a_streak_deletes_no_upload_from_before_it(
+    tiny_config: Path, tmp_path: Path, plant: Callable[..., None], disk: str
+) -> None:
+    plant({step * 4: float("inf") for step in range(5, 12)})
+    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=2", "stability.nonfinite=skip")
+    for _ in range(2):  # the second one takes the newest up again
+        train(tiny_config, tmp_path / "run", *settings)
+        assert store.steps(tmp_path / "run" / "checkpoints") == (2, 4, 12)
+        assert wholly(disk) == [12, 4, 2]
+
+
 def test_going_back_leaves_what_was_uploaded_of_later_steps_aside(
     tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str, dies_after: Dies
 ) -> None:

@@ -50,7 +50,7 @@ class Uploader:
         self._undeleted = False
         self._free_at = 0.0
 
-    def take(self, saved: Path, losses: Mapping[int, float], good_until: int | None = None) -> None:
+    def take(self, saved: Path, losses: Mapping[int, float], good_until: int | None) -> None:
         """Upload it when the one before has ended, unless a newer one is taken until then."""
         with self._changed:
             self._waiting = saved, losses, good_until

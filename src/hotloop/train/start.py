@@ -256,7 +256,8 @@ def take_up(run: Run) -> None:
     newest = [each for each in store.entries(run.checkpoints) if each.step == run.first_step]
     if run.uploader is not None and newest:
         losses = held_out_losses(run.evals_file, run.metric)
-        run.uploader.take(run.checkpoints / newest[-1].name, losses)
+        good_until = run.stability.good_until(run.first_step)
+        run.uploader.take(run.checkpoints / newest[-1].name, losses, good_until)
 
 
 def resolved(

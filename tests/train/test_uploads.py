@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import types
@@ -289,6 +290,29 @@ def test_two_runs_do_not_mix_in_one_place(tiny_config: Path, tmp_path: Path, dis
     with pytest.raises(UsageError, match="says of which run"):
         train(tiny_config, tmp_path / "two", f"checkpoint.upload={disk}")
     assert there(disk) == before
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from hotloop.core.files import write_atomically
+os.replace = lambda *_: os.kill(os.getpid(), 9)  # between the file and its name
+write_atomically(Path(sys.argv[1], "run.json"), b"{}")
+"""
+
+
+def test_place_is_claimed_after_a_kill_that_left_a_part_of_its_run_json(
+    tmp_path: Path, disk: str
+) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "disk")], check=False)
+    assert killed.returncode == -9
+    (left,) = (tmp_path / "disk").iterdir()
+    assert left.name.startswith(".run.json.")
+    assert Remote(disk).claim(b"{}") == b"{}"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/.profile.json").touch()
+    with pytest.raises(UsageError, match="something lies there"):
+        Remote(f"file://{tmp_path}/other").claim(b"{}")
 
 
 def newest(disk: str, step: int = 12) -> Path:

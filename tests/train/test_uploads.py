@@ -561,6 +561,21 @@ def test_interrupt_while_the_last_upload_is_waited_for_leaves_it_to_the_next_sta
     assert wholly(bucket) == [12]
 
 
+def test_stop_before_a_kill_waits_for_no_upload_beyond_its_window(
+    tiny_config: Path, tmp_path: Path, disk: str, stops_after: Dies
+) -> None:
+    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=0")
+    slow = ("checkpoint.upload_mb_per_s=0.002", "checkpoint.notice_s=6")
+    said: list[str] = []
+    with stops_after(5):  # an upload takes far longer than that
+        train(tiny_config, tmp_path / "run", *settings, *slow, warn=said.append)
+    assert [note for note in said if note.startswith("no time is left to upload")], said
+    assert wholly(disk) == []
+    assert train(tiny_config, tmp_path / "run", *settings, warn=said.append).not_uploaded is None
+    assert "continues from step 5 of 12" in said
+    assert wholly(disk)[0] == 12
+
+
 def test_pickle_in_the_place_of_tensors_is_refused_and_not_run(
     tiny_config: Path, tmp_path: Path, disk: str
 ) -> None:

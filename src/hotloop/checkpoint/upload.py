@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import shutil
 import tempfile
 import threading
@@ -41,6 +42,8 @@ class Uploader:
         self.remote = Remote(f"{(config.upload or '').rstrip('/')}/{name}", wait=self._sleep)
         self.problem: str | None = None
         """Why the newest checkpoint that was taken is not there."""
+        self.deadline = math.inf
+        """When the process must be on its way out, by `time.monotonic`: what is not there then is left to the next start."""
         self._config, self._warn = config, warn
         self._compress = config.compress is not False and installed
         self._changed, self._ending = threading.Condition(), threading.Event()
@@ -65,19 +68,27 @@ class Uploader:
             self._warn(self._untold.pop(0))
 
     def finish(self) -> None:
-        """Wait until the newest one is there, or has failed. An interrupt leaves it to the next start."""
+        """Wait until the newest one is there, or has failed. An interrupt and the deadline leave it to the next start."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._running, timeout=1.0):
+            if not self._ended(within_s=1.0):
                 self._warn(f"uploading to {self.remote.url}; Ctrl-C leaves it to the next start")
-                self._changed.wait_for(lambda: not self._running)
+                if not self._ended(within_s=threading.TIMEOUT_MAX):
+                    self._ending.set()
+                    self.problem = f"no time is left to upload to {self.remote.url}: the next start does it"  # fmt: skip
+                    self._warn(self.problem)
         self.check()
+
+    def _ended(self, *, within_s: float) -> bool:
+        """Waits for it, up to the deadline."""
+        left_s = self.deadline - time.monotonic()
+        return self._changed.wait_for(lambda: not self._running, timeout=min(within_s, left_s))
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None or not issubclass(kind, KeyboardInterrupt):
+            if not (self._ending.is_set() or (kind and issubclass(kind, KeyboardInterrupt))):
                 self.finish()
         finally:
             self._ending.set()

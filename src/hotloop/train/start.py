@@ -387,6 +387,8 @@ def train_to_the_end(
                 run.saver.wait()  # the directory may be another process's after this
                 if (lost := run.saver.error) is not None:
                     warn(f"the last checkpoint could not be saved: {lost}")
+                if run.uploader is not None:  # it is waited for when nothing here looks at the time
+                    run.uploader.deadline = stop.deadline
 
 
 def roll_back(run: Run, found: RollBack) -> str:

@@ -91,6 +91,18 @@ def normed(seed: int = 0) -> nn.Module:
     return layers
 
 
+class PartlyUsed(nn.Module):
+    """A layer of it is trained by name, and never gets a gradient."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.used = classifier(seed)
+        self.aux = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.used(x)
+
+
 class Interrupting(TensorDataset):
     """Ends the training once, at some example."""
 
@@ -118,8 +130,9 @@ class Noisy(Interrupting):
 
 
 @pytest.mark.parametrize(
-    ("build", "kind"), [(classifier, Interrupting), (normed, Interrupting), (classifier, Noisy)]
-)
+    ("build", "kind"),
+    [(classifier, Interrupting), (normed, Interrupting), (PartlyUsed, Interrupting), (classifier, Noisy)],
+)  # fmt: skip
 def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_model(
     build: Callable[[int], nn.Module], kind: type[Interrupting], tmp_path: Path
 ) -> None:

@@ -234,6 +234,26 @@ def test_damaged_checkpoint_is_passed_over_aloud_and_does_not_come_back(tmp_path
     assert again.extra == {"step": "again"}
 
 
+def test_damaged_checkpoint_that_is_passed_over_between_saves_pushes_out_no_good_one(
+    tmp_path: Path,
+) -> None:
+    model = nn.Linear(3, 3)
+    with Checkpointer(tmp_path, keep=2, background=False) as checkpointer:
+        for step in (100, 200):
+            checkpointer.save(step, model=model)
+        newest = next(tmp_path.glob("step-00000200-*"))
+        (newest / "model.safetensors").write_bytes(b"")
+        with pytest.warns(RuntimeWarning, match="passed over: step-00000200-"):
+            found = checkpointer.load_latest(model=model)
+        assert found is not None
+        assert found.step == 100
+        checkpointer.save(150, model=model)
+        assert store.steps(tmp_path) == (100, 150)
+        assert (tmp_path / f"damaged-{newest.name}").is_dir()
+        checkpointer.save(250, model=model)
+    assert store.steps(tmp_path) == (150, 250)
+
+
 def test_only_damaged_checkpoints_are_an_error_not_a_start_from_nothing(tmp_path: Path) -> None:
     model = saved(tmp_path, 1)
     (next(tmp_path.glob("step-*")) / "state.json").unlink()

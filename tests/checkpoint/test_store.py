@@ -99,6 +99,23 @@ def test_killed_before_the_manifest_means_never_committed(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_manifest_that_the_disk_cannot_look_up_is_an_error_and_nothing_is_deleted(
+    tmp_path: Path,
+) -> None:
+    manifest = save(tmp_path, 1, 1.0).path / "manifest.json"
+    whole = manifest.rename(tmp_path / "manifest.json")
+    manifest.symlink_to(
+        manifest.name
+    )  # to itself: neither there nor missing, as on a disk with errors
+    for look in (store.remove_uncommitted, store.latest, store.steps, store.entries):
+        with pytest.raises(EnvironmentFailed, match="cannot look for the manifest"):
+            look(tmp_path)
+    manifest.unlink()
+    whole.rename(manifest)
+    assert store.remove_uncommitted(tmp_path) == ()
+    assert value_of(store.latest(tmp_path)[0]) == 1.0
+
+
 def test_full_disk_keeps_the_checkpoints_before_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

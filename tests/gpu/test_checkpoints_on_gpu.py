@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gpu_or_cpu import DEVICE, ON_A_GPU, only_there
 from hotloop.checkpoint import Checkpointer, store
+from hotloop.checkpoint.state import capture, restore
 
 pytestmark = [
     *ON_A_GPU,
@@ -321,3 +322,16 @@ def test_files_of_a_script_are_the_same_to_the_byte(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TAKEN_OVER)
     assert int(in_new_process(script, DEVICE).split()[-1]) >= 9
+
+
+@only_there
+def test_draws_of_a_training_go_on_where_its_gpu_has_another_number() -> None:
+    model, optimizer, _ = trained(8)
+    tensors, state = capture(model, optimizer, None)
+    wanted = torch.rand(8, device=DEVICE)
+    assert state["cuda_device"] == 0
+    # As if it had been saved on the second GPU, beside one that drew otherwise.
+    tensors["random"] |= {"cuda0": torch.cuda.get_rng_state(), "cuda1": tensors["random"]["cuda0"]}
+    state["cuda_device"] = 1
+    restore(tensors, state, model=model, optimizer=optimizer, scaler=None, updated=True)
+    assert torch.equal(torch.rand(8, device=DEVICE), wanted)

@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import types
@@ -204,6 +205,29 @@ def test_credentials_that_expire_do_not_end_the_training_and_the_next_start_uplo
     assert wholly(bucket) == [12]
 
 
+def test_older_one_that_cannot_be_deleted_is_a_note_and_the_newest_counts_as_uploaded(
+    tiny_config: Path, tmp_path: Path, each_uploaded: None, proxy: Proxy, bucket: str
+) -> None:
+    def fails(head: bytes) -> bytes | None:
+        deletes = (
+            head.startswith((b"DELETE", b"POST")) and b"delete" in head.split(b"\r\n")[0].lower()
+        )
+        return answer("403 Forbidden", "AccessDenied") if deletes else None
+
+    proxy.fault = fails
+    said: list[str] = []
+    settings = (f"checkpoint.upload={bucket}", "checkpoint.every_steps=2")
+    out = train(tiny_config, tmp_path / "run", *settings, warn=said.append)
+    assert out.not_uploaded is None
+    assert wholly(bucket) == [12, 10, 8, 6, 4, 2]
+    stay = [note for note in said if note.startswith("older checkpoints stay")]
+    assert len(stay) == 1, said  # not for each of 4
+    assert "must read, write, list and delete there" in stay[0]
+    proxy.fault = None
+    train(tiny_config, tmp_path / "run", *settings)
+    assert wholly(bucket) == [12, 10]
+
+
 @pytest.mark.parametrize(
     ("url", "answered", "what"),
     [
@@ -266,6 +290,29 @@ def test_two_runs_do_not_mix_in_one_place(tiny_config: Path, tmp_path: Path, dis
     with pytest.raises(UsageError, match="says of which run"):
         train(tiny_config, tmp_path / "two", f"checkpoint.upload={disk}")
     assert there(disk) == before
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from hotloop.core.files import write_atomically
+os.replace = lambda *_: os.kill(os.getpid(), 9)  # between the file and its name
+write_atomically(Path(sys.argv[1], "run.json"), b"{}")
+"""
+
+
+def test_place_is_claimed_after_a_kill_that_left_a_part_of_its_run_json(
+    tmp_path: Path, disk: str
+) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "disk")], check=False)
+    assert killed.returncode == -9
+    (left,) = (tmp_path / "disk").iterdir()
+    assert left.name.startswith(".run.json.")
+    assert Remote(disk).claim(b"{}") == b"{}"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/.profile.json").touch()
+    with pytest.raises(UsageError, match="something lies there"):
+        Remote(f"file://{tmp_path}/other").claim(b"{}")
 
 
 def newest(disk: str, step: int = 12) -> Path:
@@ -417,6 +464,18 @@ def test_retention_there_is_that_of_here(tiny_config: Path, tmp_path: Path, disk
     assert len(there(disk)) <= 4
 
 
+@pytest.mark.usefixtures("each_uploaded")
+def test_start_within_a_streak_deletes_no_upload_from_before_it(
+    tiny_config: Path, tmp_path: Path, plant: Callable[..., None], disk: str
+) -> None:
+    plant({step * 4: float("inf") for step in range(5, 12)})
+    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=2", "stability.nonfinite=skip")
+    for _ in range(2):  # the second one takes the newest up again
+        train(tiny_config, tmp_path / "run", *settings)
+        assert store.steps(tmp_path / "run" / "checkpoints") == (2, 4, 12)
+        assert wholly(disk) == [12, 4, 2]
+
+
 def test_going_back_leaves_what_was_uploaded_of_later_steps_aside(
     tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str, dies_after: Dies
 ) -> None:
@@ -500,6 +559,21 @@ def test_interrupt_while_the_last_upload_is_waited_for_leaves_it_to_the_next_sta
     proxy.fault = None
     train(tiny_config, tmp_path / "run", *settings)
     assert wholly(bucket) == [12]
+
+
+def test_stop_before_a_kill_waits_for_no_upload_beyond_its_window(
+    tiny_config: Path, tmp_path: Path, disk: str, stops_after: Dies
+) -> None:
+    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=0")
+    slow = ("checkpoint.upload_mb_per_s=0.002", "checkpoint.notice_s=6")
+    said: list[str] = []
+    with stops_after(5):  # an upload takes far longer than that
+        train(tiny_config, tmp_path / "run", *settings, *slow, warn=said.append)
+    assert [note for note in said if note.startswith("no time is left to upload")], said
+    assert wholly(disk) == []
+    assert train(tiny_config, tmp_path / "run", *settings, warn=said.append).not_uploaded is None
+    assert "continues from step 5 of 12" in said
+    assert wholly(disk)[0] == 12
 
 
 def test_pickle_in_the_place_of_tensors_is_refused_and_not_run(

@@ -70,6 +70,7 @@ class Checkpointer:
         self._saver = Saver(unattended=True)
         self._buffers: dict[str, dict[str, Tensor]] = {}
         self._lock: tuple[int, int, Saver] | None = None
+        self._problems: tuple[str, ...] = ()
         self._step: int | None = None
         """Of the last save, or of what was loaded; -1 where there was nothing to load."""
 
@@ -186,6 +187,11 @@ class Checkpointer:
         process, held = os.getpid(), _LOCKS.get(self._place)
         if self._lock is not None and self._lock[1] == process:
             if held is self._lock:
+                if (
+                    self._problems
+                ):  # else those passed over would count among the ones that are kept
+                    store.set_aside(self.directory, newer_than=self._step or 0)
+                    self._problems = ()
                 return
             what = "another Checkpointer of this process has saved here since"
             do = "call load_latest() to continue from what that one saved, or use another directory"

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from hotloop.checkpoint import store
 from hotloop.checkpoint.entries import Entry, StoredFile, step_of
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError, importing, pip_install
-from hotloop.core.files import storing, write_atomically
+from hotloop.core.files import is_temporary, storing, write_atomically
 from hotloop.core.untrusted import MAX_BYTES
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class Remote:
         """
         there = self.listed(attempts=2)
         if "run.json" not in there:
-            if there:
+            if not all(map(is_temporary, there)):  # one of run.json, whose writer was killed
                 what = "something lies there, and no run.json says of which run"
                 raise UsageError(what, where=self.url, do=OTHER_PLACE)
             self.put("run.json", identity, mode="create", attempts=2)

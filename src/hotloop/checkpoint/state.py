@@ -89,6 +89,7 @@ def capture(
         "python_random": [version, list(integers), gauss],
         "numpy_random": [words["key"].tolist(), words["pos"], *gauss_of_numpy],
         "scaler": scaler.state_dict() if scaler is not None else None,
+        "cuda_device": next(model.parameters()).device.index,
     }
     return tensors, state
 
@@ -110,10 +111,16 @@ def restore(
     refuse_unlike("weight", tensors["model"], stored_tensors(model))
     stored = tensors["optimizer"]
     if updated or stored:
-        refuse_unlike("optimizer state", stored, _slots_of(model, optimizer))
+        expected = _slots_of(model, optimizer)
+        if stored and getattr(model, "stored_whole", False):
+            # Anybody's module may have weights that never get a gradient: an optimizer makes no slot for them.
+            met = {key.rpartition("/")[0] for key in stored}
+            expected = {k: like for k, like in expected.items() if k.rpartition("/")[0] in met}
+        refuse_unlike("optimizer state", stored, expected)
     refuse_unlike("random state", tensors["random"], _random_states(tensors["random"]))
     try:
-        _restore_the_rest(tensors["random"], state, scaler)
+        device = next(model.parameters()).device
+        _restore_the_rest(tensors["random"], state, scaler, device)
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise UsageError(f"damaged state.json or random states: {error}", do=_REMOVE_IT) from error
     restore_weights(tensors["model"], model)
@@ -135,7 +142,10 @@ _REMOVE_IT = "remove this checkpoint, to continue from the one before"
 
 
 def _restore_the_rest(
-    states: dict[str, Tensor], state: dict[str, Any], scaler: torch.amp.GradScaler | None
+    states: dict[str, Tensor],
+    state: dict[str, Any],
+    scaler: torch.amp.GradScaler | None,
+    device: torch.device,
 ) -> None:
     import numpy as np
 
@@ -146,6 +156,9 @@ def _restore_the_rest(
         for index in range(torch.cuda.device_count()):
             if f"cuda{index}" in states:
                 torch.cuda.set_rng_state(states[f"cuda{index}"], index)
+        drawn_by = f"cuda{state.get('cuda_device')}"  # in older checkpoints none
+        if device.type == "cuda" and drawn_by in states:
+            torch.cuda.set_rng_state(states[drawn_by], device)
     if "numpy_random" in state:  # older checkpoints have none
         key, position, has_gauss, gauss = state["numpy_random"]
         if not 0 <= position <= len(key) == 624:  # it would read behind its end

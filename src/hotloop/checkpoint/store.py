@@ -325,8 +325,18 @@ def _remove(directory: Path) -> None:
 
 
 def _is_uncommitted(directory: Path) -> bool:
-    """Not of a link that leads nowhere: its disk may only be away."""
-    return directory.is_dir() and not (directory / MANIFEST).exists()
+    """Not of a link that leads nowhere: its disk may only be away.
+
+    Raises `EnvironmentFailed` where the disk does not say: what is uncommitted is deleted, and `exists` can be False for any error.
+    """
+    if not directory.is_dir():
+        return False
+    with storing(directory, "look for the manifest of a checkpoint"):
+        try:
+            (directory / MANIFEST).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+    return False
 
 
 def _committed(root: Path) -> list[Path]:

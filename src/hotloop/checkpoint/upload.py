@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import shutil
 import tempfile
 import threading
@@ -41,15 +42,18 @@ class Uploader:
         self.remote = Remote(f"{(config.upload or '').rstrip('/')}/{name}", wait=self._sleep)
         self.problem: str | None = None
         """Why the newest checkpoint that was taken is not there."""
+        self.deadline = math.inf
+        """When the process must be on its way out, by `time.monotonic`: what is not there then is left to the next start."""
         self._config, self._warn = config, warn
         self._compress = config.compress is not False and installed
         self._changed, self._ending = threading.Condition(), threading.Event()
         self._waiting: tuple[Path, Mapping[int, float], int | None] | None = None
         self._running = False
         self._untold: list[str] = []
+        self._undeleted = False
         self._free_at = 0.0
 
-    def take(self, saved: Path, losses: Mapping[int, float], good_until: int | None = None) -> None:
+    def take(self, saved: Path, losses: Mapping[int, float], good_until: int | None) -> None:
         """Upload it when the one before has ended, unless a newer one is taken until then."""
         with self._changed:
             self._waiting = saved, losses, good_until
@@ -64,19 +68,27 @@ class Uploader:
             self._warn(self._untold.pop(0))
 
     def finish(self) -> None:
-        """Wait until the newest one is there, or has failed. An interrupt leaves it to the next start."""
+        """Wait until the newest one is there, or has failed. An interrupt and the deadline leave it to the next start."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._running, timeout=1.0):
+            if not self._ended(within_s=1.0):
                 self._warn(f"uploading to {self.remote.url}; Ctrl-C leaves it to the next start")
-                self._changed.wait_for(lambda: not self._running)
+                if not self._ended(within_s=threading.TIMEOUT_MAX):
+                    self._ending.set()
+                    self.problem = f"no time is left to upload to {self.remote.url}: the next start does it"  # fmt: skip
+                    self._warn(self.problem)
         self.check()
+
+    def _ended(self, *, within_s: float) -> bool:
+        """Waits for it, up to the deadline."""
+        left_s = self.deadline - time.monotonic()
+        return self._changed.wait_for(lambda: not self._running, timeout=min(within_s, left_s))
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None or not issubclass(kind, KeyboardInterrupt):
+            if not (self._ending.is_set() or (kind and issubclass(kind, KeyboardInterrupt))):
                 self.finish()
         finally:
             self._ending.set()
@@ -117,14 +129,23 @@ class Uploader:
             try:
                 name = self._upload(saved)
                 self.problem = None
-                self._retire(name, losses, good_until)
             except (Abandoned, FileNotFoundError):
-                pass  # its files are deleted since: then a newer one waits
+                continue  # its files are deleted since: then a newer one waits
             except BaseException as error:  # noqa: BLE001 - it must not end the training
                 why = str(error) or type(error).__name__
                 if self.problem is None:  # else it was said
                     self._untold.append(f"the upload of {saved.name} failed, training goes on: {why}")  # fmt: skip
                 self.problem = f"{saved.name} is not at {self.remote.url}: {why}"
+                continue
+            try:
+                self._retire(name, losses, good_until)
+                self._undeleted = False
+            except Abandoned:
+                pass
+            except BaseException as error:  # noqa: BLE001 - the new one is there
+                if not self._undeleted:
+                    self._untold.append(f"older checkpoints stay at {self.remote.url}: {error}")
+                self._undeleted = True
 
     def _upload(self, saved: Path) -> str:
         """Its name there, which is another one where it came from there."""

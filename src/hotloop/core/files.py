@@ -114,10 +114,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 _TEMPORARY = re.compile(r"\.[a-z0-9-]+\.(json|jsonl|yaml)\.[a-z0-9_]{8}")
 
 
+def is_temporary(name: str) -> bool:
+    """True for what a killed process leaves of `write_atomically`."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def remove_temporaries(directory: Path) -> None:
     """Delete what killed processes left of `write_atomically`; for the only one that writes there."""
     for path in directory.iterdir():
-        if _TEMPORARY.fullmatch(path.name):
+        if is_temporary(path.name):
             path.unlink()
 
 

@@ -256,7 +256,8 @@ def take_up(run: Run) -> None:
     newest = [each for each in store.entries(run.checkpoints) if each.step == run.first_step]
     if run.uploader is not None and newest:
         losses = held_out_losses(run.evals_file, run.metric)
-        run.uploader.take(run.checkpoints / newest[-1].name, losses)
+        good_until = run.stability.good_until(run.first_step)
+        run.uploader.take(run.checkpoints / newest[-1].name, losses, good_until)
 
 
 def resolved(
@@ -386,6 +387,8 @@ def train_to_the_end(
                 run.saver.wait()  # the directory may be another process's after this
                 if (lost := run.saver.error) is not None:
                     warn(f"the last checkpoint could not be saved: {lost}")
+                if run.uploader is not None:  # it is waited for when nothing here looks at the time
+                    run.uploader.deadline = stop.deadline
 
 
 def roll_back(run: Run, found: RollBack) -> str:

@@ -565,7 +565,7 @@ def test_stop_before_a_kill_waits_for_no_upload_beyond_its_window(
     tiny_config: Path, tmp_path: Path, disk: str, stops_after: Dies
 ) -> None:
     settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=0")
-    slow = ("checkpoint.upload_mb_per_s=0.002", "checkpoint.notice_s=6")
+    slow = ("checkpoint.upload_mb_per_s=0.002", "checkpoint.notice_s=10")
     said: list[str] = []
     with stops_after(5):  # an upload takes far longer than that
         train(tiny_config, tmp_path / "run", *settings, *slow, warn=said.append)

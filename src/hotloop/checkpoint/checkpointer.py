@@ -189,7 +189,7 @@ class Checkpointer:
             if held is self._lock:
                 if (
                     self._problems
-                ):  # else those passed over would count among the ones that are kept
+                ):  # else what was passed over would count among those that are kept
                     store.set_aside(self.directory, newer_than=self._step or 0)
                     self._problems = ()
                 return

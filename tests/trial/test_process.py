@@ -12,7 +12,7 @@ import pytest
 
 from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, UsageError
-from hotloop.trial import process
+from hotloop.trial import process, watchdog
 from hotloop.trial.process import run_process, tail
 from processes import alive, wait_for
 
@@ -118,6 +118,23 @@ def test_kill_9_of_hotloop_leaves_no_process_behind(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     assert wait_for(lambda: not alive(grandchild))
+
+
+@linux
+def test_process_that_is_just_beginning_its_program_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a moment the kernel shows no environment of it: its parent's end is looked at then, too."""
+    for number in range(100):
+        token = f"{number:016x}"
+        began = subprocess.Popen(["sleep", "600"], env={**os.environ, watchdog.TRIAL: token})
+        monkeypatch.setattr(watchdog, "_processes", lambda pid=began.pid: [pid])
+        try:
+            assert watchdog.members(token) == [began.pid]
+        finally:
+            began.kill()
+            began.wait()
+    assert watchdog.members(token) == []
 
 
 @linux

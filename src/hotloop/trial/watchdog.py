@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 TOKEN_BYTES = 8
 TRIAL = "HOTLOOP_TRIAL"
@@ -24,16 +25,34 @@ def members(token: str, *, variable: str = TRIAL) -> list[int]:
     """Ids of the living processes whose environment carries `token` (empty outside Linux)."""
     found: list[int] = []
     for process in _processes():
-        try:
-            with open(f"/proc/{process}/environ", "rb") as file:
-                environment = file.read()
-        except OSError:  # another user's, or it has just ended
-            continue
-        for line in environment.split(b"\0"):
+        for line in _environment(process).split(b"\0"):
             name, _, value = line.partition(b"=")
             if name == variable.encode() and token.encode() in value.split(b":"):
                 found.append(process)
     return found
+
+
+def _environment(process: int) -> bytes:
+    """What it was begun with; where it is just beginning its program, that comes a moment later."""
+    try:
+        for _ in range(100):
+            with open(f"/proc/{process}/environ", "rb") as file:
+                environment = file.read()
+            if environment or not _is_beginning(process):
+                return environment
+            time.sleep(0.001)
+    except OSError:  # another user's, one of the kernel's, or it has just ended
+        pass
+    return b""
+
+
+def _is_beginning(process: int) -> bool:
+    """Raises `OSError` for one that has no program."""
+    os.readlink(f"/proc/{process}/exe")  # noqa: PTH115 - it is up sooner without pathlib
+    with open(f"/proc/{process}/stat", "rb") as file:
+        words = file.read().rpartition(b")")[2].split()
+    env_start, env_end = words[47:49]  # of proc(5)
+    return words[0] != b"Z" and (env_start == b"0" or env_start != env_end)
 
 
 def descendants(process: int) -> list[int]:

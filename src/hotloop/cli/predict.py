@@ -66,7 +66,7 @@ def predict(
     )
     rows = _read(file, texts, columns, label, of_words=of_words and column is None)
     if not rows:
-        raise UsageError("no texts", where=str(file))
+        raise UsageError("no texts", where=str(file), do="name a file that has some")
     from hotloop.cli.progress import progress_bar
     from hotloop.finetune.predict import answer_columns, load_predictors
     from hotloop.finetune.predict import predict as answers_of

@@ -75,7 +75,8 @@ def check_directory(directory: Path) -> Path:
     """The same, absolute. Raises `UsageError` for what cannot be loaded."""
     if not directory.is_dir():
         raise UsageError("no such model directory", where=str(directory), do=_named_instead(str(directory)))  # fmt: skip
-    weights = {each.name for each in directory.glob("*.safetensors")}
+    stored = {each.name for each in directory.glob("*.safetensors")}
+    weights = {name for name in stored if not _is_pickle(directory / name)}
     if (directory / "adapter_config.json").is_file() and weights <= {"adapter_model.safetensors"}:
         what = "this is an adapter, and no whole model"
         do = (
@@ -86,13 +87,23 @@ def check_directory(directory: Path) -> Path:
         what = "no model in the format of transformers: it has no config.json"
         raise UsageError(what, where=str(directory), do=NAME_ONE)
     if not weights:
-        pickles = [each.name for pattern in ("*.bin", "*.pt", "*.pth") for each in directory.glob(pattern)]  # fmt: skip
+        pickles = [*stored, *(each.name for pattern in ("*.bin", "*.pt", "*.pth") for each in directory.glob(pattern))]  # fmt: skip
         what = "no weights in safetensors"
         if pickles:
             what += f", only {pickles[0]}, a pickle, which could run any code when it is read"
         do = "save them with `model.save_pretrained(directory)` of transformers"
         raise UsageError(what, where=str(directory), do=do)
     return directory.resolve()
+
+
+def _is_pickle(file: Path) -> bool:
+    """By its first bytes, as `torch.save` writes them; those of safetensors are the length of a header of less than 4 GiB."""
+    try:
+        with file.open("rb") as opened:
+            begins = opened.read(8)
+    except OSError:  # said when it is loaded
+        return False
+    return begins.startswith((b"PK", b"\x80")) and begins[4:] != bytes(4)
 
 
 def _by_name(path: str, warn: Warn) -> str:

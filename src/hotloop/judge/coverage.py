@@ -20,7 +20,7 @@ _LEFT_OUT = {
     "compile": "in which something was compiled",
     "profiled": "under torch's profiler",
     "resumed": "that went on after a pause",
-    "after_profiler": "after torch's profiler, whose traces in memory made them faster",
+    "after_profiler": "after torch's profiler, which leaves memory that makes them faster",
 }
 _LOOKED_AT = {
     "loaders": "why data is waited for: no DataLoader was watched",

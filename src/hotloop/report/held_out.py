@@ -71,7 +71,7 @@ def scores_in_lines(scores: TaskScores) -> list[str]:
     if len(answers) == 1 and sum(map(any, scores.confusion or ())) > 1:
         only = scores.classes[answers.pop()]
         lines.append(
-            f"  it always answers `{only}`: it has not learned to tell them apart; try a higher rate, or more epochs"
+            f"  it always answers `{only}`: it has not learned to tell them apart; try a higher `optimizer.learning_rate`, or more `train.epochs`"
         )
     for title, rows in class_tables(scores):
         what = ("entity", "entities") if "entity" in title else ("example",)

@@ -261,6 +261,8 @@ def test_a_model_that_says_how_to_draw_but_not_that_it_draws_can_be_saved(tmp_pa
     loaded = load_decoder(CausalModel(path=str(base)), torch.device("cpu"), print)
     loaded.model.generation_config.validate(strict=True)
     loaded.model.save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved/generation_config.json").read_text())
+    assert (saved["temperature"], saved["top_p"], saved["do_sample"]) == (0.6, 0.9, True)
 
 
 def test_held_out_examples_that_are_trained_on_are_counted(tmp_path: Path) -> None:

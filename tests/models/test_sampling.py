@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from hotloop.core.errors import UsageError
 from hotloop.models.decoder import Decoder
 from hotloop.models.kv_cache import KeyValueCache
-from hotloop.models.sampling import choose, sample
+from hotloop.models.sampling import choose, sample, store_by_inputs
 from hotloop.models.shape import DecoderShape
 from hotloop.optimizations.compiling.trainer import compile_model
 
@@ -108,6 +108,18 @@ def test_every_row_of_a_batch_is_what_it_is_from_scratch_and_alone(
         from_scratch(decoder, prompt, tokens, temperature, top_k, own)
         for prompt, own in zip(prompts, seeds, strict=True)
     ]
+
+
+@pytest.mark.parametrize("shape", [SHAPE, LLAMA])
+def test_weights_that_are_stored_by_inputs_are_the_same_weights(shape: DecoderShape) -> None:
+    decoder, tokens = model(shape).eval(), torch.arange(12)[None]
+    wanted, before = decoder(tokens), {k: v.clone() for k, v in decoder.state_dict().items()}
+    store_by_inputs(decoder)
+    torch.testing.assert_close(decoder(tokens), wanted, rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(v, before[k]) for k, v in decoder.state_dict().items())
+    widening = [decoder.head_weight, *(block.up.weight for block in decoder.blocks)]
+    assert all(each.stride() == (1, len(each)) for each in widening)
+    assert decoder.blocks[0].down.weight.is_contiguous()
 
 
 @settings(max_examples=60)

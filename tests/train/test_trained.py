@@ -49,6 +49,13 @@ def test_run_that_diverged_is_told_so_and_exits_2(
     assert not out.exists()
 
 
+def test_no_weights_are_drawn_before_they_are_read(tiny_config: Path, tmp_path: Path) -> None:
+    start(load_settings(tiny_config), tmp_path / "run")
+    before = torch.get_rng_state()
+    load_trained(tmp_path / "run", "cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_model_is_used_with_the_threads_of_its_run(
     tiny_config: Path, tmp_path: Path, threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,11 @@ class Tokenizer:
             for token in values.get("added_tokens") or []
             if token.get("special")
         )
-        self.fingerprint: str = _fingerprint(values)
+
+    @cached_property
+    def fingerprint(self) -> str:
         """sha256 of the canonical tokenizer.json; the same for the same file on every version."""
+        return _fingerprint(self._values)
 
     @classmethod
     def load(cls, path: Path, *, end_of_text: str | None = None) -> Tokenizer:

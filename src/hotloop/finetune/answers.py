@@ -24,7 +24,7 @@ from hotloop.finetune.decoder import Vocabulary, load_decoder, load_vocabulary
 from hotloop.finetune.pretrained import Warn
 from hotloop.hardware.device import pick_device
 from hotloop.models.export import quiet
-from hotloop.models.sampling import choose
+from hotloop.models.sampling import choose, store_by_inputs
 from hotloop.optimizations.compiling.trainer import compile_model
 from hotloop.train.trained import MOST_CACHE_BYTES, Text
 
@@ -83,6 +83,8 @@ def write_answers(
         together = 1
     yield
     cache = _compiled(model, prompts[:together], room, most + max(room), warn) if compiled else None
+    if cache is None:
+        store_by_inputs(model)
     yield
     for first in range(0, len(texts), together):
         part = slice(first, first + together)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import restore_weights
@@ -19,7 +20,7 @@ from hotloop.hardware.device import pick_device
 from hotloop.hardware.limits import default_threads, memory_limit_bytes
 from hotloop.models.decoder import Decoder
 from hotloop.models.kv_cache import KeyValueCache
-from hotloop.models.sampling import refuse_diverged, sample
+from hotloop.models.sampling import refuse_diverged, sample, store_by_inputs
 from hotloop.optimizations.compiling.trainer import compile_model
 from hotloop.train.averaging import first_update, load_average
 from hotloop.train.run import decoder_shape, refuse_too_large
@@ -80,7 +81,8 @@ def load_trained(
     tokenizer = Tokenizer.load(directory / "tokenizer.json")
     shape = decoder_shape(config, tokenizer.vocabulary_size)
     refuse_too_large(shape, copies=1, limit_bytes=memory_limit_bytes())
-    model = Decoder(shape)
+    with _Unset():
+        model = Decoder(shape)
     tensors = None if weights == "last" else load_average(found)
     used: Weights = "last" if tensors is None else "averaged"
     if tensors is None:
@@ -97,6 +99,17 @@ def load_trained(
         for problem in problems
     )
     return Trained(model, tokenizer, found.step, used, notes)
+
+
+class _Unset(TorchFunctionMode):
+    """Draws nothing for weights that are about to be read."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (
+            None
+            if getattr(func, "__module__", "") == "torch.nn.init"
+            else func(*args, **(kwargs or {}))
+        )
 
 
 def threads_here(settings: Settings) -> int:
@@ -185,6 +198,8 @@ def write_texts(
     room = min(shape.context, len(longest) + num_tokens)
     most = max(1, MOST_CACHE_BYTES // KeyValueCache.row_bytes(shape, room))
     cache = _compile(trained.model, min(most, len(texts)), room) if compiled else None
+    if cache is None:
+        store_by_inputs(trained.model)
     yield
     for first in range(0, len(texts), most):
         batch = texts[first : first + most]

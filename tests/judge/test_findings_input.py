@@ -281,13 +281,36 @@ def test_an_iterable_dataset_is_warned_of_samples_that_come_twice() -> None:
 
 def test_the_site_is_the_dataset_the_collate_function_or_the_loader() -> None:
     workers = only(waiting(0.03, SERIAL), "HL102")
-    assert (workers.site, workers.evidence["dataset_site"]) == ("train.py:30", "train.py:12")
-    assert "in this DataLoader" in workers.advice
+    assert (workers.site, workers.evidence["loader_site"]) == ("train.py:12", "train.py:30")
+    assert "num_workers=1 in the DataLoader of train.py:30" in workers.advice
+    installed = {**SERIAL, "dataset_site": "/v/site-packages/folder.py:3"}
+    assert only(waiting(0.03, installed), "HL102").site == "train.py:30"
     picked = {**SERIAL, "in_memory": True, "batch_size": 1000}
     assert only(waiting(0.03, picked), "HL102").site == "train.py:12"
     assert only(waiting(0.03, {**picked, "dataset_site": None}), "HL102").site == "train.py:30"
     slow = {**SERIAL, "collate_s": 0.03, "collate_site": "train.py:20"}
     assert only(waiting(0.03, slow), "HL103").site == "train.py:20"
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "batch_size", "site"),
+    [(100, 8, "train.py:51"), (30, 8, "train.py:12"), (100, 32, "train.py:12")],
+)
+def test_slow_samples_stand_at_the_line_that_enough_looks_saw(
+    num_samples: int, batch_size: int, site: str
+) -> None:
+    loop, slow, quick = lines(*[("data_wait", "", each) for each in (0.2, 0.1, 0.05)])
+    loop = replace(loop, inside="torch.utils.data._utils.fetch.fetch")
+    census = replace(HEALTHY, lines=(loop, slow, quick), num_samples=num_samples)
+    finding = only(waiting(0.03, {**SERIAL, "batch_size": batch_size}, census), "HL102")
+    assert finding.site == site
+    assert f"Make samples cheaper at {site}" in finding.advice
+
+
+def test_workers_are_promised_no_more_than_idle_cpus_can_take() -> None:
+    full = replace(HEALTHY, cpus=2.0, num_threads=2, cpu_busy=1.8)
+    assert "at most 1.11x" in only(waiting(0.03, SERIAL, full), "HL102").advice
+    assert "CPUs idle" not in only(waiting(0.03, SERIAL), "HL102").advice
 
 
 def test_a_loader_that_only_evaluates_explains_nothing() -> None:

@@ -46,7 +46,7 @@ class Case:
 
 
 CASES = (
-    Case("slow_getitem", "HL102", share=0.20, site=r"DataLoader\(", cpus=2),
+    Case("slow_getitem", "HL102", share=0.20, site="__getitem__|decode", cpus=2),
     Case("slow_collate", "HL103", share=0.20, site="collate_lists", cpus=2),
     Case("main_thread_decode", "HL107", share=0.20, site="decode"),
     Case("io_wait", "HL106", share=0.20, site="__getitem__"),

@@ -246,6 +246,15 @@ def compiled_line(lines: Sequence[LineUse], at_least: float) -> str | None:
     return site if _sum(lines, lambda line: line.site == site) >= at_least else None
 
 
+def samples_line(lines: Sequence[LineUse], census: Census) -> str | None:
+    """The line that makes samples slow, of those of the wait for data; `None` where none stands out, or too few saw it."""
+    # While torch's loader itself is at work, the innermost line of the user's is that of the loop.
+    lines = [line for line in lines if not (line.inside or "").startswith("torch.utils.data.")]
+    site = _most_seen(lines)
+    part = _sum(lines, lambda line: line.site == site)
+    return site if part >= MAINLY * _fraction(lines) and _is_enough(part, census) else None
+
+
 def called_module(line: LineUse) -> str:
     """The package, or file of Python's own, of what the line was calling; empty where it called nothing that
     is written in Python."""

@@ -35,6 +35,8 @@ OVERHEAD_MARGIN = 1.5
 """By how much waiting for a batch must exceed making it."""
 TRIVIAL_SAMPLE_S = 50e-6
 """Making a sample of data in memory; below this sending it from a worker costs as much."""
+SAMPLED_S = 2e-3
+"""Making a sample; within less than this, the line that was seen is often the next one that calls C: who looks waits 0.5 ms for Python."""
 COPIED_SAMPLE_S = 5e-6
 """Python alone needs as much to pick one sample: faster means that whole batches are copied."""
 RESTART_TIMES, RESTART_SHARE = 5.0, 0.03

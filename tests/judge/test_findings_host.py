@@ -61,11 +61,21 @@ def test_what_makes_a_save_last_is_no_save_of_its_own() -> None:
 def test_one_save_says_nothing_about_its_share_and_that_is_said() -> None:
     once = diagnose(every("checkpoint", 5.0, 1000))
     assert codes(once) == []
-    assert "the share of saving: it was seen once, so how often is not known" in once.not_examined
+    said = "the share of saving: in the 60 steps that were looked at it came once at most, so how often is not known"
+    assert said in once.not_examined
     whole = diagnose(every("checkpoint", 5.0, 1000, ended=True))
     assert codes(whole) == ["HL701"]
     assert whole.findings[0].gain_at_most == pytest.approx(1 / (1 - 5.0 / 11.0))
     assert not any("saving" in line for line in whole.not_examined)
+
+
+def test_a_save_that_the_disk_held_up_hides_no_other() -> None:
+    def saved(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "checkpoint", 8.0 if number == 30 else 0.2, "checkpoint")
+
+    saving = script(steps(each=saved), replace(HEALTHY, saves=(SAVE,)))
+    assert only(saving, "HL701").evidence["steps_between"] == 1
+    assert not any("saving" in line for line in diagnose(saving).not_examined)
 
 
 def test_two_saves_make_one_interval() -> None:

@@ -122,7 +122,8 @@ def _of_script(run: JudgedRun) -> Iterator[str]:
     for phase, words in (("checkpoint", "saving"), ("eval", "evaluating")):
         once = any(r.host.get(phase) for r in run.measurement.records if "warmup" not in r.tags)
         if once and run.recurring(phase) is None:
-            yield f"the share of {words}: it was seen once, so how often is not known"
+            num = len(under_way(run.measurement.records, after_profiler=True))
+            yield f"the share of {words}: in the {num:,} steps that were looked at it came once at most, so how often is not known"
     if run.loader is not None and run.loader.fetch_s is None:
         yield "the time to make a batch: not observed"
     if is_crowded(census):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from hotloop.core.census import CallUse, Census, CollectionUse, LineUse, LoaderUse
 from hotloop.core.judgement import Breakdown
@@ -202,10 +203,14 @@ class JudgedRun:
         how often it comes is not known then.
         """
         steps = under_way(self.measurement.records, after_profiler=True)
-        highest = max((record.host.get(phase, 0.0) for record in steps), default=0.0)
-        if highest <= 0:
+        most = sorted((record.host.get(phase, 0.0) for record in steps), reverse=True)
+        # The least of those that hold most of it: one that a disk held up is no measure of the others.
+        least = next(
+            (x for x, so_far in zip(most, accumulate(most)) if so_far >= 0.9 * sum(most)), 0.0
+        )
+        if least <= 0:
             return None
-        times = [i for i, r in enumerate(steps) if r.host.get(phase, 0.0) >= highest / 10]
+        times = [i for i, r in enumerate(steps) if r.host.get(phase, 0.0) >= least / 10]
         every = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else float(len(steps))
         if self.measurement.returncode != 0:
             if len(times) < 2:

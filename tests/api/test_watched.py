@@ -154,14 +154,14 @@ with hotloop.watch(steps=60, out="kept") as seen:
             time.sleep(0.001)
 found = seen.diagnosis
 print(json.dumps({
-    "made": number, "ends": ends, "logged_s": logged_s, "logging": found.breakdown["logging"], "steps": [found.steps.measured, found.steps.left_out],
+    "made": number, "ends": ends, "logged_s": logged_s, "logging": found.breakdown["logging"], "steps": [found.steps.measured, found.steps.left_out, found.steps.made],
     "shown": str(seen), "object": seen.to_dict()["diagnosis"]["steps"],
 }))
 """
     found = said(ran(LEAVES_OUT + body, tmp_path))
     measurement = read_json(tmp_path / "kept/measurement.json", Measurement)
     num_left_out = sum(each.left_out or 0 for each in measurement.records)
-    assert found["made"] == len(measurement.records) + num_left_out
+    assert found["made"] == found["steps"][2] == len(measurement.records) + num_left_out
     counted = [each for each in measurement.records if not {"warmup", "profiled"} & set(each.tags)]
     assert num_left_out > 2 * len(counted) == 120
     logged_s = {int(step): seconds for step, seconds in found["logged_s"].items()}
@@ -175,9 +175,9 @@ print(json.dumps({
     passed_s = [after - before for before, after in pairwise(found["ends"])]
     # Those before it that were left out are not in it.
     assert wall_s < 1.5 * sum(passed_s[each.step] for each in judged)
-    measured, left_out = found["steps"]
-    assert f"{measured:,} of {measured + left_out:,} steps after" in found["shown"]
-    assert "left out, drawn at random, so that watching costs less" in found["shown"]
+    measured, left_out, made = found["steps"]
+    assert f"{measured:,} of {made:,} steps, after" in found["shown"]
+    assert f"{left_out:,} of the {made:,} steps: drawn at random and left out" in found["shown"]
     assert "were taken for steps" not in found["shown"]
     assert found["object"]["left_out"] == left_out
 
@@ -214,7 +214,7 @@ try:
         train(1000, 0.01)
 except KeyboardInterrupt:
     steps = seen.diagnosis.steps
-    print(json.dumps([changed(before), str(seen), seen.to_dict()["doctor"]["ended"], steps.measured + steps.warmup + steps.left_out]))
+    print(json.dumps([changed(before), str(seen), seen.to_dict()["doctor"]["ended"], steps.made]))
 with hotloop.watch(show=False):  # of the first one nothing is in the way
     pass
 print(json.dumps("went on"))

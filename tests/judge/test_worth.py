@@ -9,8 +9,10 @@ from script_inputs import HEALTHY, LOADER, STEP, script, steps
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Finding, Worth
+from hotloop.judge.diagnose import diagnose
 from hotloop.judge.judged_run import judged_run
 from hotloop.judge.worth import Remaining, remaining_steps, worth
+from hotloop.report.terminal import render_diagnosis
 
 HALF = (Finding("HL101", "waits", 2.0, optimization="loader_workers"),)
 COST = 6 * 2 * 90 * 0.1
@@ -153,6 +155,17 @@ def test_a_run_that_ended_by_itself_counts_for_the_next_one() -> None:
     run = judged_run(script(steps(num=60), HEALTHY, returncode=0))
     assert remaining_steps(run) == Remaining(60, "a run like this one makes 60 steps")
     assert judged(returncode=0).answer == "leave it running"
+
+
+def test_steps_that_nobody_looked_at_are_made_all_the_same() -> None:
+    records = steps(
+        num=60, each=lambda n, r: replace(r, step=4 * n + 3, left_out=3, left_out_s=0.3)
+    )
+    run = judged_run(script(records, replace(HEALTHY, steps_made=250), returncode=0))
+    assert remaining_steps(run).why == "a run like this one makes 250 steps"
+    found = diagnose(run.measurement)
+    assert "60 of 250 steps, after 0 of warm-up" in render_diagnosis(found)
+    assert "190 of the 250 steps: drawn at random and left out" in " ".join(found.not_examined)
 
 
 def test_a_run_past_its_plan_has_nothing_left() -> None:

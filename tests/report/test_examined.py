@@ -158,7 +158,7 @@ def test_what_was_not_looked_at_is_not_called_absent() -> None:
     unknown = Worth("not known", "the script's own lines: not observed")
     text = examined_answer(run(), diagnosis("compute", findings=(), worth=unknown), num_steps=60)
     assert text == "The training computes 65 % of the time; what would help is not known."
-    few = replace(diagnosis("compute", findings=(), worth=unknown), steps=Steps(28, 10, 0.01, left_out=2, enough=120))  # fmt: skip
+    few = replace(diagnosis("compute", findings=(), worth=unknown), steps=Steps(28, 10, 0.01, made=40, enough=120))  # fmt: skip
     assert "is not known from 40 steps (about 120 would do)." in examined_answer(run(), few, num_steps=28)  # fmt: skip
     text = examined_answer(run(), diagnosis(None, findings=(), worth=unknown), num_steps=60)
     assert text == "What holds the training back is not known."

@@ -256,6 +256,8 @@ class Census:
     """Backward passes per step."""
     counted_steps: int | None = None
     """Steps over which batches and backward passes were counted."""
+    steps_made: int | None = None
+    """Steps that ended, with those at which nobody looked, of which the last have no record."""
     profiled_step_s: float | None = None
     """Wall seconds of a step while `operators` were seen."""
     profiled_wait_s: float | None = None

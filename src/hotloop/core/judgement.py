@@ -182,7 +182,9 @@ class Steps:
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
     left_out: int = 0
-    """Steps between those that were measured at which nobody looked, so that looking costs little."""
+    """Steps at which nobody looked, so that looking costs little."""
+    made: int = 0
+    """All of them: also those, and those under torch's profiler."""
     enough: int | None = None
     """Steps in all, about, that would do to promise a gain, where these were too few; else, or where that is not known, `None`."""
 

@@ -65,11 +65,11 @@ def _of_time(run: JudgedRun) -> Iterator[str]:
         num = sum(next(t for t in _LEFT_OUT if t in record.tags) == tag for record in left_out)
         if num:
             yield f"{num} {'step' if num == 1 else 'steps'} {why}: not in the breakdown"
-    if num := sum(r.left_out or 0 for r in records):
+    if timed := sum(r.left_out or 0 for r in records):
         seconds = math.fsum(r.left_out_s or 0.0 for r in records)
         yield (
-            f"{num:,} of {num + len(records):,} steps: left out, drawn at random, so that watching costs less; "
-            f"they took {1e3 * seconds / num:.3g} ms on average"
+            f"{run.num_left_out:,} of the {run.num_left_out + len(records):,} steps: drawn at random and left out, so that "
+            f"watching costs less; they took {1e3 * seconds / timed:.3g} ms on average"
         )
     if breakdown.closure_error_fraction > CLOSURE_LIMIT:
         yield (

@@ -65,6 +65,7 @@ def diagnose(
     run = judged_run(measurement)
     records = run.measurement.records
     steps = _steps(records, [each.records for each in (others or {}).values()])
+    steps = replace(steps, left_out=run.num_left_out, made=len(records) + run.num_left_out)
     alone = not others and run.is_foreign and (run.census.num_ranks or 1) > 1
     if alone or (others and run.census.parallel is None):  # all may train on the same batch
         steps = replace(steps, samples_per_s=None)
@@ -225,7 +226,6 @@ def _steps(records: tuple[StepRecord, ...], others: Sequence[tuple[StepRecord, .
             if counted and len(samples) == len(counted) and any(samples)  # else it took them before
             else None
         ),
-        left_out=sum(record.left_out or 0 for record in counted),
     )
 
 

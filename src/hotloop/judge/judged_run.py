@@ -123,6 +123,13 @@ class JudgedRun:
         return seen.counted_steps < ENOUGH_STEPS or seen.counted_wall_s < ENOUGH_S
 
     @property
+    def num_left_out(self) -> int:
+        """Steps at which nobody looked, those after the last record included."""
+        records, made = self.measurement.records, self.census.steps_made
+        after = max(made - records[-1].step - 1, 0) if made and records else 0
+        return sum(record.left_out or 0 for record in records) + after
+
+    @property
     def enough_steps(self) -> int | None:
         """Steps in all, about and to the next ten, with which it would not be short, at the pace of those that were counted; `None` where it
         is not, or where steps that come later do not count."""
@@ -131,9 +138,8 @@ class JudgedRun:
             return None
         step_s = seen.counted_wall_s / seen.counted_steps
         more = max(ENOUGH_STEPS - seen.counted_steps, (ENOUGH_S - seen.counted_wall_s) / step_s)
-        num_left_out = sum(record.left_out or 0 for record in records)
-        more *= 1 + num_left_out / seen.counted_steps
-        return max(WOULD_DO, 10 * math.ceil((len(records) + num_left_out + more) / 10))
+        more *= 1 + self.num_left_out / seen.counted_steps
+        return max(WOULD_DO, 10 * math.ceil((len(records) + self.num_left_out + more) / 10))
 
     @property
     def loader(self) -> LoaderUse | None:

@@ -120,8 +120,8 @@ def _main_clause(diagnosis: Diagnosis) -> str:
     bound = held_back(diagnosis)
     if diagnosis.worth is not None and diagnosis.worth.answer == "not known":
         steps = diagnosis.steps
-        seen = f"{steps.measured + steps.warmup + steps.left_out:,} steps"
-        few = f" from {seen} (about {steps.enough:,} would do)" if steps.enough else ""
+        made = f"{steps.made:,} steps"
+        few = f" from {made} (about {steps.enough:,} would do)" if steps.enough else ""
         return bound if diagnosis.bound is None else f"{bound}; what would help is not known{few}"
     small = f"{numbers.percent(WORTH_SAYING - 1)} faster"
     loose = any(f.gain_is_loose for f in diagnosis.findings)

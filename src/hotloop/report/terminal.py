@@ -228,9 +228,8 @@ def _speed_line(diagnosis: Diagnosis) -> str:
     if steps.median_s is not None:
         parts.append(f"{numbers.seconds(steps.median_s)} per step (median)")
     # Named apart from the median: slow steps (compile, evaluation) count here.
-    some = f"{steps.measured:,} of " if steps.left_out else ""
-    seen = some + numbers.counted(steps.measured + steps.left_out, "step")
-    warmup = f"{seen} after {steps.warmup:,} of warm-up"
+    some = f"{steps.measured:,} of {steps.made:,} steps," if steps.left_out else ""
+    warmup = f"{some or numbers.counted(steps.measured, 'step')} after {steps.warmup:,} of warm-up"
     if diagnosis.worth is not None and steps.warmup > 10:  # of somebody's script
         warmup += " (slower than later ones)"
     parts.append(f"{speed} (mean) over {'' if some else 'all '}{warmup}" if speed else warmup)

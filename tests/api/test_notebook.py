@@ -50,7 +50,10 @@ def notebook(*cells: str) -> Any:
     return made
 
 
-def test_cells_watch_with_and_without_the_magic_and_name_cells_and_lines() -> None:
+def test_cells_watch_with_and_without_the_magic_and_name_cells_and_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "work/train.ipynb")
     made = notebook(
         "import json, time\nimport torch\nimport hotloop",
         TRAIN,
@@ -69,6 +72,7 @@ def test_cells_watch_with_and_without_the_magic_and_name_cells_and_lines() -> No
     outputs = [each.outputs for each in made.cells]
     (shown,) = outputs[2]
     assert "<iframe srcdoc=" in shown["data"]["text/html"]
+    assert "hotloop: watch, train.ipynb, " in shown["data"]["text/html"]
     assert "watching took" in shown["data"]["text/plain"]
     breakdown, sites = json.loads(outputs[3][0]["text"])
     assert breakdown["unattributed"] > 0.3

@@ -109,7 +109,9 @@ print(json.dumps({
     assert "diagnosis" in found["object"]
     assert "<iframe srcdoc=" in found["html"]
     page = (tmp_path / "seen.html").read_text()
-    assert "loop.py" in page.partition("</title>")[0]
+    title = page.partition("</title>")[0].rpartition("<title>")[2]
+    assert title.startswith("hotloop: watch, ")
+    assert "loop.py" in title
     assert "at the end of the block after" in page
     assert "Seen by <code>hotloop.watch</code>" in page
     assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []

@@ -101,8 +101,9 @@ class Watched(Run):
             )
         self._finders = [*sys.meta_path]
         self._machine = read_host()
+        notebook = Path(os.environ.get("JPY_SESSION_NAME") or "notebook").name
         self._run = CommandRun(
-            command=("a notebook",) if _kernel() is not None else tuple(sys.orig_argv),
+            command=tuple(sys.orig_argv) if _kernel() is None else (notebook,),
             workdir=str(Path.cwd()),
             started_at=time.time(),
             hotloop=__version__,
@@ -234,9 +235,8 @@ class Watched(Run):
         page = super()._page()
         if self._out is not None:
             return page
-        return replace(
-            page, footer="Seen by `hotloop.watch`; `out=DIRECTORY` keeps what was recorded."
-        )
+        footer = "Seen by `hotloop.watch`; `out=DIRECTORY` keeps what was recorded."
+        return replace(page, title=page.title.replace(self.directory.name, "watch"), footer=footer)
 
     def _stored(self, known: CommandRun | None = None) -> StoredRun:
         if self._idle is not None:

@@ -129,6 +129,11 @@ def load_ipython_extension(shell: Any) -> None:
 
     def watched(line: str, cell: str) -> None:
         words = line.strip()
+        if words and not (words.isdecimal() and int(words)):
+            from IPython.core.error import UsageError  # shown without a traceback
+
+            all_steps = "`%%hotloop 200` looks at 200, `%%hotloop` at all"
+            raise UsageError(f"`%%hotloop {words}` names no number of steps: {all_steps}")
         # The magic is a line of the cell, too; where another one follows, that has to come first.
         indent = cell[: len(cell) - len(cell.lstrip(" \t"))]
         code = cell if cell.lstrip().startswith("%%") else f"{indent}#\n{cell}"
@@ -138,7 +143,7 @@ def load_ipython_extension(shell: Any) -> None:
         shows = shell.showtraceback, shell.showsyntaxerror
         shell.showtraceback = shell.showsyntaxerror = lambda *args, **kwargs: None
         try:
-            with watch(steps=int(words) if words.isdecimal() else words or None):  # type: ignore[arg-type]
+            with watch(steps=int(words) if words else None):
                 shell.run_cell(code).raise_error()
         finally:
             shell.showtraceback, shell.showsyntaxerror = shows

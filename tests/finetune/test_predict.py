@@ -230,6 +230,21 @@ def test_interrupted_it_says_how_far_it_came_and_the_same_command_continues(
     assert scores in again  # of all rows, also of those of before
 
 
+@pytest.mark.parametrize(("to", "then"), [(["--out", "out.csv"], "continues"), ([], "starts over")])
+def test_interrupted_early_it_says_how_to_go_on(
+    to: list[str], then: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("a film\n")
+    monkeypatch.setattr(predict, "load_predictors", cut)
+    said = run(["predict", str(model_in(tmp_path / "model")), "in.txt", *to], code=75)
+    assert "interrupted before the first answers" in said
+    assert f"the same command {then}" in said
+
+
 def test_what_is_left_of_other_texts_or_another_model_is_not_continued(
     tmp_path: Path, run: Run, cut_after: Callable[[int], list[int]]
 ) -> None:

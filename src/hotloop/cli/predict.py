@@ -57,36 +57,40 @@ def predict(
     if out is not None and out.suffix.lower() in (".gz", ".parquet"):
         raise UsageError(f"predictions are not written as {out.suffix}", where="--out", do="name it .csv, .tsv or .jsonl")  # fmt: skip
     refuse_unwritable(None if out is None else str(out), made=None, option="--out")
-    from hotloop.finetune.input_rows import reading_of
-
-    options = {"text": column, "label": label, "delimiter": delimiter}
-    read, of_words = reading_of(model.expanduser(), file)
-    columns = read.model_copy(
-        update={name: value for name, value in options.items() if value is not None}
-    )
-    rows = _read(file, texts, columns, label, of_words=of_words and column is None)
-    if not rows:
-        raise UsageError("no texts", where=str(file), do="name a file that has some")
-    from hotloop.cli.progress import progress_bar
-    from hotloop.finetune.predict import answer_columns, load_predictors
-    from hotloop.finetune.predict import predict as answers_of
-    from hotloop.finetune.scored import Scored
-    from hotloop.hardware.device import pick_device
     from hotloop.report.numbers import counted
 
-    place = pick_device(device, asked_by="--device")
-    predictors = load_predictors(model.expanduser(), place, note, trusted=trust_remote_code)
-    if num_empty := sum(not each.text.strip() for each in rows):
-        note(f"without a text, and so without an answer: {counted(num_empty, 'row')}")
-    given_columns = (name for each in rows for name in each.row)
-    names = list(dict.fromkeys([*given_columns, *answer_columns(predictors)]))
-    models = [own.identity for own in predictors]
-    part = None if out is None else _Part(out, [columns.text, models, [each.row for each in rows]])
-    answers = [] if part is None else part.rows
-    if begin := len(answers):
-        note(f"continues after {begin:,} of {counted(len(rows), 'row')}")
-    opened: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if part is None else part.opened()  # fmt: skip
+    answers: list[dict[str, Any]] = []
+    part: _Part | None = None
     try:
+        from hotloop.finetune.input_rows import reading_of
+
+        options = {"text": column, "label": label, "delimiter": delimiter}
+        read, of_words = reading_of(model.expanduser(), file)
+        columns = read.model_copy(
+            update={name: value for name, value in options.items() if value is not None}
+        )
+        rows = _read(file, texts, columns, label, of_words=of_words and column is None)
+        if not rows:
+            raise UsageError("no texts", where=str(file), do="name a file that has some")
+        from hotloop.cli.progress import progress_bar
+        from hotloop.finetune.predict import answer_columns, load_predictors
+        from hotloop.finetune.predict import predict as answers_of
+        from hotloop.finetune.scored import Scored
+        from hotloop.hardware.device import pick_device
+
+        place = pick_device(device, asked_by="--device")
+        predictors = load_predictors(model.expanduser(), place, note, trusted=trust_remote_code)
+        if num_empty := sum(not each.text.strip() for each in rows):
+            note(f"without a text, and so without an answer: {counted(num_empty, 'row')}")
+        given_columns = (name for each in rows for name in each.row)
+        names = list(dict.fromkeys([*given_columns, *answer_columns(predictors)]))
+        models = [own.identity for own in predictors]
+        if out is not None:
+            part = _Part(out, [columns.text, models, [each.row for each in rows]])
+            answers += part.rows
+        if begin := len(answers):
+            note(f"continues after {begin:,} of {counted(len(rows), 'row')}")
+        opened: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if part is None else part.opened()  # fmt: skip
         with opened as stream, progress_bar() as progress:
             write = _writer(stream, out, names, is_begun=begin > 0)
             for found in answers_of(predictors, rows, begin=begin, progress=progress, warn=note):
@@ -97,10 +101,13 @@ def predict(
                 if part is not None:
                     part.keep(stream, len(answers))
     except KeyboardInterrupt:
+        written = " before the first answers"
+        if answers:
+            written = f": {len(answers):,} of {counted(len(rows), 'row')} are written"
         raise Interrupted(
-            f"interrupted: {len(answers):,} of {counted(len(rows), 'row')} are written",
+            f"interrupted{written}",
             where=None if part is None else str(part.path),
-            do="the same command " + ("starts over" if part is None else "continues"),
+            do="the same command " + ("starts over" if out is None else "continues"),
         ) from None
     if part is not None:
         part.finish()

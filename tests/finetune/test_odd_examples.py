@@ -170,7 +170,9 @@ def line(text: Any, label: Any) -> str:
         ("a.json", '{"data":\n []}', "classification", r"damaged json: "),
         ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], "classification", r"cannot read the examples: "),
         ("a.parquet", b"PAR1 and no more", "classification", r"cannot read the examples: "),
-        ("a.csv", "text,label\na,x\n".encode("utf-16"), "classification", r"not UTF-8 text \(byte 0\)\n.*\n.*save it as UTF-8"),
+        ("a.csv", "text,label\na,x\n".encode("utf-16"), "classification", r"not UTF-8 text: byte 0xff\n.*a\.csv:1\n.*save it as UTF-8"),
+        ("a.csv", "text,label\na,x\ncafé,y\n".encode("latin-1"), "classification", r"not UTF-8 text: byte 0xe9\n.*a\.csv:3\n"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "café", "label": "y"}\n'.encode("latin-1"), "classification", r"byte 0xe9\n.*a\.jsonl:2\n"),
     ],
 )  # fmt: skip
 def test_odd_files_are_one_clear_error(

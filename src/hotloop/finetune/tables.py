@@ -64,7 +64,9 @@ def read_text_file(path: Path) -> TextFile:
         raise UsageError("no such file of examples", where=str(path), do=f"check the path: a relative one begins in {Path.cwd()}") from error  # fmt: skip
     except UnicodeDecodeError as error:
         do = "save it as UTF-8, a workbook or the like as csv, jsonl or parquet"
-        raise UsageError(f"not UTF-8 text (byte {error.start})", where=str(path), do=do) from error
+        line = 1 + error.object.count(b"\n", 0, error.start)
+        what = f"not UTF-8 text: byte 0x{error.object[error.start]:02x}"
+        raise UsageError(what, where=f"{path}:{line}", do=do) from error
     except UsageError:
         raise
     except IsADirectoryError as error:

@@ -26,13 +26,13 @@ def measures_in_words(scores: TaskScores) -> str:
 
 def class_rows(scores: Sequence[ClassScore]) -> list[tuple[str, ...]]:
     return [
-        (each.label, *(ratio(own) for own in (each.precision, each.recall, each.f1)), str(each.num_examples))
+        (each.label, ratio(each.precision, "never predicted"), ratio(each.recall, "none there"), ratio(each.f1, "neither"), str(each.num_examples))
         for each in scores
     ]  # fmt: skip
 
 
-def ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def ratio(value: float | None, why_none: str) -> str:
+    return f"- ({why_none})" if value is None else f"{value:.3f}"
 
 
 def class_tables(scores: TaskScores) -> list[tuple[str, list[tuple[str, ...]]]]:

@@ -47,7 +47,7 @@ class CausalModel(Section):
     """Directory (or cached name) of a decoder in the format of transformers, with safetensors weights."""
     max_tokens: Annotated[int, Field(ge=2, le=1 << 20)] | Literal["auto"] = "auto"
     """Longer examples are cut; a longer text becomes several. `auto` is 1024, or what the model has positions for."""
-    packed: Layout = True
+    packed: Layout = "auto"
     """Examples lie one after the other without padding, where the model can do so. `buckets` pads those of similar length
     together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with.
     `auto` chooses among them by the lengths of the examples, and says why."""

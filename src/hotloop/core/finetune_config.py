@@ -87,7 +87,7 @@ class EncoderConfig(Section):
     """Directory (or cached name) of an encoder in the format of transformers, with safetensors weights."""
     max_tokens: Annotated[int, Field(ge=3, le=1 << 16)] = 128
     """Longer texts are cut."""
-    packed: Layout = True
+    packed: Layout = "auto"
     """Examples lie one after the other without padding, where the model can do so. `buckets` pads those of similar length
     together, which all models take. `false` pads those of a microbatch to the longest, as `Trainer` does: what it is compared with.
     `auto` chooses among them by the lengths of the examples, and says why."""

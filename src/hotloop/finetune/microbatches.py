@@ -56,17 +56,14 @@ def laid_out(
     """
     if asked not in (True, "auto"):
         return AsAsked(False, BUCKETS if asked else 1)
-    is_even, lies, reason = False, "", None
+    is_even, reason = False, None
     if asked == "auto":
         parts = [own[part] for own in steps for part in by_number(len(own), train.microbatch)]
         real, padded = (sum(computed(part, buckets) for part in parts) for buckets in (PACKED, 1))
         mean, is_even = real / sum(map(len, parts)), 1 - real / padded < EVEN
-        lies = f"{mean:.0f} tokens an example, and padded to the longest {1 - real / padded:.0%} of a microbatch would be padding"
         if is_even and drops and mean < SHORT:
-            reason = f"{lies}; so few take longer packed where attention has dropout"
+            reason = f"{mean:.0f} tokens an example, of which padding would be {1 - real / padded:.0%} of a microbatch: so few take longer packed where attention has dropout"
     if (reason := reason or why_not()) is None:
-        if lies:
-            warn(f"`model.packed: auto` packs: {lies}")
         return AsAsked(True, BUCKETS)
     how = "those of a microbatch" if is_even else "examples of similar length"
     warn(f"{kind} is not packed: {reason}; {how} are padded together")

@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 import torch
@@ -119,3 +120,36 @@ def test_neither_opens_nor_closes_during_a_capture(
     for _ in range(10):
         profiler.at_boundary()  # would wait for the device at the third
     assert not profiler.over
+
+
+class Profile:
+    """One that has seen nothing."""
+
+    def __init__(self, **given: object) -> None:
+        self.kineto_results = SimpleNamespace(events=list)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def test_what_was_seen_is_kept_until_the_watch_ends_as_its_memory_would_make_later_steps_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ref[Profile]] = []
+
+    def profile(**given: object) -> Profile:
+        made.append(ref(kept := Profile()))
+        return kept
+
+    monkeypatch.setattr(torch.autograd.profiler, "profile", profile)
+    watch = Watch(tmp_path)
+    watch.step = FIRST_STEP
+    profiler = StepProfiler(watch, lambda: True, after_counted=None)
+    profiler.after_boundary()
+    for _ in range(3):
+        profiler.at_boundary()
+    assert profiler.over
+    assert made[0]() is not None
+    profiler.finish()
+    assert made[0]() is None

@@ -26,6 +26,8 @@ SLOW_AFTER_S = 60.0
 """A script whose steps take seconds is profiled from the first step that comes so late, `SOONEST` at least."""
 SOONEST = 8
 STEPS = 3
+MOST_KEPT = 20_000
+"""Events, of some 4 kB each, that are kept until the watch ends."""
 LONG_STEP_S = 0.25
 """One such step holds enough operations; three could take many seconds to sum."""
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -44,6 +46,9 @@ class StepProfiler:
         self._profiler: Any = None
         self._own = False
         self._left = 0
+        self._kept: Any = None
+        """Until the watch ends: memory that it leaves free changes when the allocator gives memory back, and with it how long a
+        CPU's later steps take."""
         self._captured = False
         self._since = self._ended = 0.0
         self.over = False
@@ -120,8 +125,11 @@ class StepProfiler:
         if self._profiler is not None:
             seconds = self._ended - self._since
             device = self._watch.device
+            events = self._profiler.kineto_results.events()
+            if len(events) <= MOST_KEPT:
+                self._kept = self._profiler
             seen = summed(
-                self._profiler.kineto_results.events(),
+                events,
                 num,
                 device_index=device.device.index if device is not None else None,
                 between=_in_wall_time(self._watch.clock.remembered()),
@@ -131,11 +139,12 @@ class StepProfiler:
             self._profiler = None
         self.over = True
 
-    def abandon(self) -> None:
-        """The script ends while it is profiled: a profiler at work would crash the interpreter's ending."""
+    def finish(self) -> None:
+        """The watch ends. A profiler that is still at work would crash the interpreter's ending."""
         if self._profiler is not None and self._watch.here():
             self._close()
             self._profiler = None
+        self._kept = None
         self.over = True
 
     def _is_time(self) -> bool:

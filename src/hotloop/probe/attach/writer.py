@@ -103,7 +103,7 @@ class Writer:
             return
         self._done = True
         self.background.stop()
-        watch.tried(self._parts.profiler.abandon)
+        watch.tried(self._parts.profiler.finish)
         self._parts.sampler.stop()
         with self._lock:
             if not self._write_all(finished=True, stopped=stopped):

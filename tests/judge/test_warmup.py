@@ -146,20 +146,29 @@ BUSY_MS = (
 def test_other_programs_that_come_and_go_are_neither_the_profiler_nor_a_start() -> None:
     seconds = [int(ms) / 1000 for ms in BUSY_MS.split()]
     recorded = tagged(tagged(walls(*seconds), "warmup", *range(10)), "profiled", 41)
-    assert not any("after_profiler" in r.tags for r in tag_warmup(recorded, on_cpu=True))
+    assert not any("after_profiler" in r.tags for r in tag_warmup(recorded, frees_memory=True))
     slow, fast = seconds[91:111], seconds[44:74]
     assert num_warmup(walls(*slow, *fast, *slow, *fast)) == 0  # it comes again
     assert num_warmup(walls(*slow, *fast, *fast, *fast)) >= 20
 
 
+def test_where_its_memory_is_kept_faster_steps_after_the_profiler_count() -> None:
+    """Something else made them faster."""
+    freed = script(around_the_profiler(0.1, 0.05), HEALTHY)
+    kept = script(around_the_profiler(0.1, 0.05), replace(HEALTHY, profile_kept=True))
+    assert diagnose(kept).steps.measured == diagnose(freed).steps.measured + 30
+
+
 def test_only_enough_steps_before_the_profiler_and_what_they_compute_count() -> None:
     few, enough = (around_the_profiler(0.1, 0.05)[n:] for n in (11, 10))
     for records, expected in ((few, 0), (enough, 30)):
-        tagged_after = [r for r in tag_warmup(records, on_cpu=True) if "after_profiler" in r.tags]
+        tagged_after = [
+            r for r in tag_warmup(records, frees_memory=True) if "after_profiler" in r.tags
+        ]
         assert len(tagged_after) == expected
     waits = around_the_profiler(0.1, 0.1, data_wait=0.1)
     less = tuple(replace(r, wall_s=0.1, host={"forward": 0.1}) if r.step > 32 else r for r in waits)
-    assert not any("after_profiler" in r.tags for r in tag_warmup(less, on_cpu=True))
+    assert not any("after_profiler" in r.tags for r in tag_warmup(less, frees_memory=True))
 
 
 def test_what_comes_rarely_counts_after_the_profiler_too() -> None:

@@ -269,6 +269,8 @@ class Census:
     profiled_between_s: float | None = None
     """Seconds of such a step in operations on tensors that the loss or the weights depend on, and no phase holds:
     `weight - rate * slope`."""
+    profile_kept: bool = False
+    """Until the end: the profiler left no memory free that could make later steps faster."""
     start_s: float | None = None
     """Seconds from the start of the process to its first step: importing, building, loading."""
     planned_steps: int | None = None

@@ -20,7 +20,7 @@ from hotloop.core.telemetry import TELEMETRY_FILE, GpuSample, TelemetrySample, r
 from hotloop.doctor.directory import mapping_of
 from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda, nvidia_driver
 from hotloop.judge.attribute import under_way
-from hotloop.judge.judged_run import runs_on_cpu
+from hotloop.judge.judged_run import frees_memory
 from hotloop.judge.warmup import tag_warmup
 
 ARM = "doctor"
@@ -148,7 +148,7 @@ def num_under_way(measurement: Measurement | None) -> int:
     """Steps that the breakdown is made of."""
     if measurement is None:
         return 0
-    return len(under_way(tag_warmup(measurement.records, on_cpu=runs_on_cpu(measurement))))
+    return len(under_way(tag_warmup(measurement.records, frees_memory=frees_memory(measurement))))
 
 
 def is_attached(directory: Path) -> bool:

@@ -27,6 +27,12 @@ def runs_on_cpu(measurement: Measurement) -> bool:
     return measurement.environment.device == measurement.environment.cpu_model
 
 
+def frees_memory(measurement: Measurement) -> bool:
+    """Whether steps after torch's profiler may be faster by the memory that it left free."""
+    kept = measurement.census is not None and measurement.census.profile_kept
+    return not kept and runs_on_cpu(measurement)
+
+
 def gain_without(share: float) -> float:
     """Ratio that a step gains when this share of it goes: `1 / (1 - share)`."""
     return 1 / (1 - min(max(share, 0.0), MOST))
@@ -262,5 +268,5 @@ def judged_run(measurement: Measurement) -> JudgedRun:
     run = JudgedRun(measurement, under_way(measurement.records))
     if not run.is_foreign:
         return run
-    records = tag_warmup(measurement.records, on_cpu=run.on_cpu)
+    records = tag_warmup(measurement.records, frees_memory=frees_memory(measurement))
     return replace(run, measurement=replace(measurement, records=records))

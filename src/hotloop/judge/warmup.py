@@ -30,7 +30,9 @@ ENOUGH_BEFORE = 20
 """Steps before torch's profiler from which on they can speak for the script alone."""
 
 
-def tag_warmup(records: Sequence[StepRecord], *, on_cpu: bool = False) -> tuple[StepRecord, ...]:
+def tag_warmup(
+    records: Sequence[StepRecord], *, frees_memory: bool = False
+) -> tuple[StepRecord, ...]:
     """The same records; those before the training is steady carry `warmup`.
 
     Steady from the first step on from which `WINDOW` steps in a row have no compiling among them and
@@ -39,10 +41,10 @@ def tag_warmup(records: Sequence[StepRecord], *, on_cpu: bool = False) -> tuple[
     fewer than four windows of steps, or where nothing is steady in the first half, nothing is added:
     what is slow all the time is not a start. Steps after torch's profiler was at work have no say where
     enough lie before it: what it frees changes how memory is given back, and a CPU's steps get faster.
-    on_cpu: where they did get faster, they carry `after_profiler`.
+    frees_memory: where they did get faster, they carry `after_profiler`.
     """
     kept = _without_start(records)
-    return _tag_after_profiler(kept) if on_cpu else kept
+    return _tag_after_profiler(kept) if frees_memory else kept
 
 
 def _without_start(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:

@@ -46,6 +46,7 @@ class StepProfiler:
         self._profiler: Any = None
         self._own = False
         self._left = 0
+        self.is_kept = False
         self._kept: Any = None
         """Until the watch ends: memory that it leaves free changes when the allocator gives memory back, and with it how long a
         CPU's later steps take."""
@@ -126,8 +127,8 @@ class StepProfiler:
             seconds = self._ended - self._since
             device = self._watch.device
             events = self._profiler.kineto_results.events()
-            if len(events) <= MOST_KEPT:
-                self._kept = self._profiler
+            self.is_kept = len(events) <= MOST_KEPT
+            self._kept = self._profiler if self.is_kept else None
             seen = summed(
                 events,
                 num,

@@ -277,6 +277,7 @@ def census_of(parts: Parts) -> Census:
         profiled_busy_s=seen.busy_s,
         profiled_communication_s=seen.communication_s,
         profiled_between_s=seen.computing_between_s,
+        profile_kept=profiler.is_kept,
         **parts.compiling.used(seen.runs_compiled),
         **parts.model.used(),
         **(watch.device.used() if watch.device is not None else {}),

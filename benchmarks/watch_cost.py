@@ -114,7 +114,7 @@ def of_itself(seen: Any) -> dict[str, Any]:
     """What the watch says."""
     found = seen.diagnosis
     return {
-        "says": found.probe_overhead_fraction,
+        "says": seen.cost,
         "looked_at": found.steps.measured,
         "left_out": found.steps.left_out,
     }

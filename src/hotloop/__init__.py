@@ -5,6 +5,8 @@ Importing this package changes nothing in the process and loads neither torch no
 
 from __future__ import annotations
 
+import time
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,15 +36,18 @@ def watch(*, steps: int | None = None, out: str | Path | None = None, show: bool
     """Look at the training steps that are made in `with hotloop.watch() as seen: train()`, whatever loop makes them.
 
     steps: look no longer than at so many, after the warm-up; the loop goes on. To say what would help takes 30 and a second of
-    them, in a loop of 50 steps or more: 10 are warm-up, a few are under torch's profiler. out: a new directory to keep what was recorded in.
+    them, in a loop of 50 steps or more: 10 are warm-up, one is under torch's profiler. out: a new directory to keep what was recorded in.
     show: print what was found at the end of the block, unless a `UsageError` ended it. Afterwards `seen.findings`, `seen.diagnosis`,
     `seen.save("run.html")` and `seen.to_dict()`. Does nothing in a process that `hotloop doctor` examines, or that is not the first
     of a training: then nothing was found. Raises `UsageError` inside another such block, without torch, or where `out` is
     there already.
     """
+    began = time.perf_counter()
     from hotloop.api.watched import Watched
 
-    return Watched(steps=steps, out=out, show=show)
+    seen = Watched(steps=steps, out=out, show=show)
+    seen.loaded_s = time.perf_counter() - began
+    return seen
 
 
 def doctor(

@@ -117,6 +117,45 @@ print(json.dumps({
     assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []
 
 
+def test_while_a_block_trains_only_what_it_needs_is_written_and_its_profile_is_summed_at_the_end(
+    tmp_path: Path,
+) -> None:
+    body = """
+from pathlib import Path
+with hotloop.watch(out="kept") as seen:
+    train(60, 0.02)
+    written = [each.name for each in Path("kept").iterdir()]
+print(json.dumps([written, json.loads(Path("kept/census-0.json").read_text())["seen"], str(seen), seen.cost]))
+"""
+    written, looked, shown, cost = said(ran(body, tmp_path))
+    assert "steps-0.jsonl" in written
+    assert not {"census-0.json", "imports.json"} & {*written}
+    assert "operators" in looked
+    assert "1 step under torch's profiler" in shown
+    last = shown.splitlines()[-1]
+    assert re.match(
+        r"watching took [\d.]+ % of the steps' time, and \d\.\d s before and after the steps",
+        last,
+    )
+    assert 0 < cost < 0.5
+
+
+@pytest.mark.parametrize(
+    ("cost", "says"),
+    [
+        (0.0151, "1.5 % of the steps' time, and 0.7 s before and after the steps"),
+        (0.0312, "3.1 % of the steps' time, and 0.7 s before and after the steps; of a longer loop it takes less than 2 %"),
+        (None, "0.7 s before and after the steps"),
+    ],
+)  # fmt: skip
+def test_what_watching_took_is_told_with_its_start_and_end_and_whether_the_loop_was_too_short(
+    cost: float | None, says: str
+) -> None:
+    seen = hotloop.watch()
+    seen.cost, seen._beside_s = cost, 0.66
+    assert seen._what_it_took() == f"watching took {says}"
+
+
 LEAVES_OUT = """
 import hotloop.probe.attach.install as attached
 attach = attached.install

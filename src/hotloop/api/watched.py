@@ -43,6 +43,8 @@ from hotloop.runs.stored_run import StoredRun
 NOTHING = "nothing was seen yet: the block has not ended"
 FROM_OUTSIDE = "hotloop.watch saw nothing: hotloop examines this process from outside"
 OF_ANOTHER = "hotloop.watch saw nothing: of several processes it looks at the first one alone"
+PROMISED = 0.02
+"""Share of the steps' time that watching a loop takes at most, once that has made up for the first steps and the profile."""
 _now: list[Watched] = []
 """The one that watches."""
 
@@ -63,9 +65,16 @@ class Watched(Run):
         self.is_enough = False
         """All the steps that were asked for have been seen."""
         self.recent = RecentSteps()
+        self.loaded_s = 0.0
+        """What loading this module took for it."""
+        self.cost: float | None = None
+        """What watching took of the steps' time, from the second step on; `None` where that is not known."""
+        self._beside_s = 0.0
+        """What it took before the first step and after the last."""
 
     def __enter__(self) -> Self:
-        self._process, self.is_enough = os.getpid(), False
+        began = time.perf_counter()
+        self._process, self.is_enough, self.cost = os.getpid(), False, None
         self._examined = self._failure = self._idle = None
         if DOCTOR in os.environ or any(name in os.environ for name in OF_A_TRIAL):
             self._idle = FROM_OUTSIDE  # its numbers would be those of two probes
@@ -93,11 +102,10 @@ class Watched(Run):
             weakref.finalize(self, _remove, self.directory, os.getpid())
         else:
             self.directory = make_run_directory(self._out, "watch")
-        began = time.perf_counter()
         if is_little := self._steps is not None and self._steps < ENOUGH_STEPS:
             note(
                 f"steps={self._steps} is too few to say what would help: give {ENOUGH_STEPS} or more, in a loop of "
-                f"{WOULD_DO} or more (10 are warm-up, a few are under torch's profiler)"
+                f"{WOULD_DO} or more (10 are warm-up, one is under torch's profiler)"
             )
         self._finders = [*sys.meta_path]
         self._machine = read_host()
@@ -117,7 +125,7 @@ class Watched(Run):
         write_json(self.directory / COMMAND_RUN_FILE, self._run)
         self._watching = ExitStack()
         newest = self._watching.enter_context(telemetry(self.directory))
-        self._finish: Callable[[BaseException | None], object] = lambda error: None
+        self._finish: Callable[[BaseException | None], float | None] = lambda error: None
         try:
             self._finish = install(
                 self.directory,
@@ -126,13 +134,14 @@ class Watched(Run):
                 ended=self._enough,
                 start_s=lambda: time.perf_counter() - began,
                 saw=self.recent.saw,
-                most_cost=0.016,  # to stay below 2 %: it is known a moment late
+                most_cost=0.9 * PROMISED,  # it is known a moment late
                 beside_s=lambda: ((sample := newest()) and sample.sampler_s) or 0.0,
             )
         except BaseException as error:  # Ctrl-C, too, of which nobody is told that leaves the block
             self._let_go(error)
             raise
         _now.append(self)
+        self._beside_s = self.loaded_s + time.perf_counter() - began
         return self
 
     def _enough(self) -> None:
@@ -148,11 +157,13 @@ class Watched(Run):
             return
         from hotloop.probe.attach.own_frames import hide_in
 
+        ended = time.perf_counter()
         _now.remove(self)
         try:
             hide_in(error)
             self._let_go(error)
             self._judge(error)
+            self._beside_s += time.perf_counter() - ended
             if self._shows and not isinstance(error, UsageError):  # which alone is to be read
                 self._show()
         except Exception as failed:
@@ -166,7 +177,7 @@ class Watched(Run):
         from hotloop.probe.imports import AfterImport
 
         try:
-            self._finish(error)
+            self.cost = self._finish(error)
         finally:
             let_go()
             # What waits for imports would hook them for nobody.
@@ -198,12 +209,6 @@ class Watched(Run):
         """It looks at nothing: another one does, or nobody has to."""
         return self._idle is not None
 
-    @property
-    def cost(self) -> float | None:
-        """Share of the time that watching took; `None` where that is not known."""
-        found = self._examined
-        return None if found is None else found.diagnosis.probe_overhead_fraction
-
     def save(self, path: str | Path) -> None:
         """As `Run.save`; where nothing was looked at, the file stays what it is."""
         if self._idle is not None:
@@ -222,9 +227,16 @@ class Watched(Run):
     def __str__(self) -> str:
         if self._examined is None:
             return self._idle or self._failure or NOTHING
-        cost = self.cost
-        said = "" if cost is None else f"\n\nwatching took {numbers.percent(cost)} of the time"
-        return text_of(self._stored(), of_a_block=True) + said
+        return f"{text_of(self._stored(), of_a_block=True)}\n\n{self._what_it_took()}"
+
+    def _what_it_took(self) -> str:
+        beside = f"{self._beside_s:.1f} s before and after the steps"
+        if self.cost is None:
+            return f"watching took {beside}"
+        longer = "; of a longer loop it takes less than 2 %" if self.cost > PROMISED else ""
+        return (
+            f"watching took {numbers.percent(self.cost)} of the steps' time, and {beside}{longer}"
+        )
 
     def _repr_html_(self) -> str:
         if self._examined is None:

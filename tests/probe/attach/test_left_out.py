@@ -103,9 +103,48 @@ def test_a_thread_kept_waiting_between_the_two_clocks_makes_no_step_shorter_than
     assert 0.0 <= step.host["unattributed"] == step.wall_s
 
 
-def test_a_threads_cost_is_in_what_all_costs_over_the_work_of_the_one_that_steps() -> None:
+def test_threads_start_and_profile_are_made_up_for_in_a_loop_of_250_steps(tmp_path: Path) -> None:
+    """Of 20 ms each; looking at all of them would cost 2.7 %."""
+    watch = Watch(tmp_path)
+    watch.most_cost, watch.counting = 0.018, True
+    watch.beside_share, watch._once_s = 0.006, 0.04
+    while watch.step < 250:
+        watch.step += 1
+        watch.counted_steps += 1
+        watch.counted_s += 0.02
+        watch._worked_s += 260e-6
+        watch.rest()
+        watch.step += watch.resting
+        watch._left_out_s += watch.resting * 0.02
+        watch.clock.restart()
+        watch.resting, watch.counting = 0, True
+    passed_s = watch.counted_s + watch._left_out_s
+    assert 0.015 < 0.006 + (0.04 + watch._worked_s) / passed_s < 0.0185
+    assert 50 < watch.counted_steps < 120
+
+
+def test_work_of_steps_that_do_not_count_is_made_up_for_too(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    watch.claimed = True
+    watch.own = {"unattributed": 0.01}
+    watch.guarded(watch.end_step)
+    assert watch._once_s > 0.01
+    assert watch._worked_s == 0
+
+
+def test_cost_is_the_work_of_all_steps_and_of_the_threads_over_the_time_after_the_first_step() -> (
+    None
+):
     cost = Cost()
     cost.read_s, cost.beside_s = 1e-6, lambda: 20e-6
-    steps = [Step(samples=None, own_s=10e-6, counted=True), Step(samples=None, own_s=10e-6, counted=True)]  # fmt: skip
-    assert cost.extra_reads(steps) == [10, 30]
-    assert cost.all_s / cost.own_s == pytest.approx(2, rel=1e-3)
+    assert cost.share is None
+    steps = [
+        Step(
+            samples=None, step=number, own_s=10e-6, counted=number > 2, wall_s=1e-3, left_out_s=1e-3
+        )
+        for number in range(5)
+    ]
+    assert cost.extra_reads(steps) == [10, 10, 10, 10, 30]
+    assert cost.share == pytest.approx(70e-6 / 8e-3)
+    assert cost.beside_share == pytest.approx(20e-6 / 8e-3)
+    assert cost.all_s / cost.own_s == pytest.approx(1, rel=1e-3)  # threads cost as much without it

@@ -31,6 +31,20 @@ def test_line_in_which_the_probe_was_at_work_is_not_counted(tmp_path: Path) -> N
     assert {line.site.rpartition(":")[0] for line in sampler.lines()} == {Sites().short(__file__)}
 
 
+def test_while_steps_are_left_out_no_thread_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(tmp_path)
+    sampler = Sampler(watch)
+    looks: list[object] = []
+    monkeypatch.setattr(sampler, "_sample", lambda: looks.append(None))
+    watch.resting = 2
+    waits_s = sampler._turn()
+    assert not looks
+    watch.resting = 0
+    assert (sampler._turn(), looks) == (waits_s, [None])
+
+
 WALKED = """
 import gc, sys, threading, time
 from pathlib import Path

@@ -133,6 +133,24 @@ class Profile:
     def __exit__(self, *error: object) -> None: ...
 
 
+@pytest.mark.parametrize(("most_cost", "num"), [(None, 3), (0.018, 1)])
+def test_where_a_cost_is_kept_to_one_step_is_profiled_and_summed_after_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_cost: float | None, num: int
+) -> None:
+    monkeypatch.setattr(torch.autograd.profiler, "profile", Profile)
+    watch = Watch(tmp_path)
+    watch.step, watch.most_cost = FIRST_STEP, most_cost
+    profiler = StepProfiler(watch, lambda: True, after_counted=None)
+    profiler.after_boundary()
+    for made in range(1, num + 1):
+        assert not profiler.over
+        profiler.at_boundary()
+        assert profiler.over is (made == num)
+    assert (profiler.seen is not None) is (most_cost is None)
+    profiler.finish()
+    assert profiler.seen is not None
+
+
 def test_what_was_seen_is_kept_until_the_watch_ends_as_its_memory_would_make_later_steps_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,15 +102,16 @@ def install(
     saw: Callable[[Step], None] = lambda step: None,
     most_cost: float | None = None,
     beside_s: Callable[[], float] = lambda: 0.0,
-) -> Callable[[BaseException | None], None]:
+) -> Callable[[BaseException | None], float | None]:
     """Hook this process. bound: call `ended` after so many steps that count, or seconds of them (see `Enough`), and after
     the profile. profile_at_bound: the profile comes after these steps; a loop that may end before them has it as early as
     without a bound. start_s: what its start has taken by now. saw: called with each step, in the thread that steps.
-    most_cost: as `Watch`. beside_s: as `Cost`. Returns what writes all that was seen, and looks no longer: for the error that ended it, if one did."""
+    most_cost: as `Watch`. beside_s: as `Cost`. Returns what writes all that was seen, and looks no longer: for the error that ended it, if one did; it returns the
+    share of the time that all this cost (`Cost.share`)."""
     at_bound = profile_at_bound and bound.isdecimal()
-    parts = Parts(directory, profile_after=int(bound) if at_bound else None)
+    parts = Parts(directory, profile_after=int(bound) if at_bound else None, most_cost=most_cost)
     watch, writer = parts.watch, Writer(parts)
-    watch.most_cost, parts.cost.beside_s = most_cost, beside_s
+    parts.cost.beside_s = beside_s
     enough = Enough(watch, parts.profiler, bound)
     watch.saw = saw
     watch.at_boundary = partial(_at_boundary, parts)
@@ -129,7 +130,7 @@ def install(
         atexit.register(at_exit)
     _watch_endings(watch, writer)
 
-    def finish(error: BaseException | None) -> None:
+    def finish(error: BaseException | None) -> float | None:
         for at_exit in ends:  # or the memory of what comes later would be that of what was watched
             atexit.unregister(at_exit)
         watch.guarded(writer.finish)
@@ -138,6 +139,7 @@ def install(
         watch.active = False
         # What waits for forks and for the end keeps the watch for good; not those who were told, with all the steps.
         watch.saw, watch.after_boundary = (lambda step: None), (lambda: None)
+        return parts.cost.share
 
     return finish
 
@@ -217,7 +219,8 @@ def _after_boundary(
     if not profiler.over or watch.profiling:
         watch.tried(profiler.after_boundary)
     if not watch.begun:
-        watch.tried(parts.imports.write, watch.directory)
+        if watch.most_cost is None:  # for trials, of which a block has none
+            watch.tried(parts.imports.write, watch.directory)
         _begin(parts, writer)
     watch.resume()
     if watch.counting and not busy.began:  # from here on it is one that trains
@@ -236,7 +239,7 @@ def _after_boundary(
 def _begin(parts: Parts, writer: Writer) -> None:
     """After the first step: threads, and what the probe costs."""
     cost, watch = parts.cost, parts.watch
-    watch.begun = watch.not_to_count = True
+    watch.begun = True
     if parts.boundary.device.type == "cuda":
         watch.device = DeviceClock(parts.boundary.device, watch.clock.opened, watch.notes.append)
     parts.model.start_s = parts.model.start_so_far()

@@ -17,7 +17,7 @@ from hotloop.probe.background import Background
 from hotloop.probe.phases import cost_s
 from hotloop.probe.scaled_loss import ScaledLoss
 
-REPEATS = 300
+REPEATS = 100
 _OUTERMOST = frozenset({"unattributed", "optimizer"})
 """Inside which a module call is a pass of its own. Elsewhere it is part of what is open: a block
 that is computed again in `backward`, a transform in a dataset."""
@@ -164,7 +164,18 @@ class Cost:
         """The probe's own."""
         self._threads_told = 0.0
         self.own_s = self.all_s = 1e-9
-        """Work on the thread that steps, and that with all the rest, in steps that count."""
+        """Work on the thread that steps, and that with its clock reads and what passed through, in steps that count."""
+        self._spent_s = self._passed_s = 0.0
+
+    @property
+    def share(self) -> float | None:
+        """All that the probe cost, in warm-up and profile too, over the time of the steps after the first."""
+        return self._spent_s / self._passed_s if self.read_s and self._passed_s else None
+
+    @property
+    def beside_share(self) -> float:
+        """Of its threads alone."""
+        return self._threads_told / self._passed_s if self._passed_s else 0.0
 
     def measure(self, directory: Path) -> None:
         """Take a few milliseconds to measure; half of a watched call that does nothing is one read."""
@@ -192,9 +203,12 @@ class Cost:
         found = []
         for step in steps:
             seconds = step.own_s + step.passed * self._pass_s
-            seconds += beside if step is steps[-1] else 0.0
-            found.append(round(seconds / self.read_s))
             if step.counted:
                 self.own_s += step.own_s
                 self.all_s += seconds + step.reads * self.read_s
+            seconds += beside if step is steps[-1] else 0.0
+            found.append(round(seconds / self.read_s))
+            self._spent_s += seconds + step.reads * self.read_s
+            if step.step:  # the first lasts since before the training
+                self._passed_s += step.wall_s + step.left_out_s
         return found

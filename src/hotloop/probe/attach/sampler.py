@@ -98,6 +98,8 @@ class Sampler:
         if not self._watch.active:
             self._switching.end()
             return None
+        if self._watch.resting:
+            return EVERY_S
         holds = COLLECTS_ANYWHERE and gc.isenabled()
         if holds:
             gc.disable()
@@ -114,7 +116,7 @@ class Sampler:
         self._switching.look(frames, watch.thread)
         frame = frames.get(watch.thread)
         frames.clear()  # it holds the frame here, which holds it, and so all that the script has
-        if frame is None or watch.resting:
+        if frame is None:
             return
         step, phase = watch.step, watch.clock.innermost
         sites = watch.sites

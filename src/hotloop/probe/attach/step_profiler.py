@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ SLOW_AFTER_S = 60.0
 """A script whose steps take seconds is profiled from the first step that comes so late, `SOONEST` at least."""
 SOONEST = 8
 STEPS = 3
+"""One where a cost is kept to: to collect what a step did takes as long as such a step itself."""
 MOST_KEPT = 20_000
 """Events, of some 4 kB each, that are kept until the watch ends."""
 LONG_STEP_S = 0.25
@@ -45,13 +47,15 @@ class StepProfiler:
         self._began_at = time.monotonic()
         self._profiler: Any = None
         self._own = False
+        self._num = STEPS if watch.most_cost is None else 1
         self._left = 0
         self.is_kept = False
         self._kept: Any = None
         """Until the watch ends: memory that it leaves free changes when the allocator gives memory back, and with it how long a
         CPU's later steps take."""
+        self._sum: Callable[[], Seen] | None = None
         self._captured = False
-        self._since = self._ended = 0.0
+        self._since = self._ended = self._ended_cpu_s = 0.0
         self.over = False
         self.seen: Seen | None = None
         self._waited_s = 0.0
@@ -96,7 +100,7 @@ class StepProfiler:
             self._give_up("no profile: the script profiles itself")
             return
         watch.set_profiling(on=True)
-        self._left = STEPS
+        self._left = self._num
         self._own = True
         try:
             self._profiler = torch.autograd.profiler.profile(
@@ -104,7 +108,7 @@ class StepProfiler:
                 use_kineto=True,  # without it torch asks events how long an operation took, and sees no kernel
                 record_shapes=True,
             )
-            _wait_for_device()  # or what was submitted before would be in the time of the profiled steps
+            self._wait_for_device()  # or what was submitted before would be in the time of the profiled steps
             with _silent_kineto():
                 self._profiler.__enter__()
         finally:
@@ -119,7 +123,7 @@ class StepProfiler:
         self._left -= 1
         self._waited_s += self._watch.clock.so_far("data_wait")
         seconds = time.perf_counter() - self._since
-        num = STEPS - self._left
+        num = self._num - self._left
         if self._left and seconds < num * LONG_STEP_S:
             return
         self._close()
@@ -129,15 +133,22 @@ class StepProfiler:
             events = self._profiler.kineto_results.events()
             self.is_kept = len(events) <= MOST_KEPT
             self._kept = self._profiler if self.is_kept else None
-            seen = summed(
+            sums = partial(
+                summed,
                 events,
                 num,
                 device_index=device.device.index if device is not None else None,
                 between=_in_wall_time(self._watch.clock.remembered()),
                 updates_by_hand=NO_OPTIMIZER in self._watch.notes,
             )
-            self.seen = replace(seen, step_s=seconds / num, wait_s=self._waited_s / num)
+            self._sum = lambda: replace(sums(), step_s=seconds / num, wait_s=self._waited_s / num)
             self._profiler = None
+            # A script that is examined may be killed; a block is seen to end, and after the training summing delays nothing.
+            if self._watch.most_cost is None or not self.is_kept:
+                self._sum_up()
+            # So long that a busy machine takes the CPU away meanwhile, which is no cost of the probe's.
+            passed_s = time.perf_counter() - self._ended
+            self._watch.waited(max(passed_s - (time.thread_time() - self._ended_cpu_s), 0.0))
         self.over = True
 
     def finish(self) -> None:
@@ -145,8 +156,14 @@ class StepProfiler:
         if self._profiler is not None and self._watch.here():
             self._close()
             self._profiler = None
+        self._sum_up()
         self._kept = None
         self.over = True
+
+    def _sum_up(self) -> None:
+        sums, self._sum = self._sum, None
+        if sums is not None:
+            self.seen = sums()
 
     def _is_time(self) -> bool:
         step = self._watch.step
@@ -180,11 +197,17 @@ class StepProfiler:
 
     def _close(self) -> None:
         try:
-            _wait_for_device()  # a host that runs ahead has not had the time of its kernels yet
-            self._ended = time.perf_counter()
+            self._wait_for_device()  # a host that runs ahead has not had the time of its kernels yet
+            self._ended, self._ended_cpu_s = time.perf_counter(), time.thread_time()
             self._profiler.__exit__(None, None, None)
         except RuntimeError as error:
             self._give_up(f"no profile: {error}")
+
+    def _wait_for_device(self) -> None:
+        if _on_cuda():
+            began = time.perf_counter()
+            torch.cuda.synchronize()
+            self._watch.waited(time.perf_counter() - began)
 
     def _give_up(self, why: str) -> None:
         self.over, self._profiler, self._why_not = True, None, why
@@ -209,11 +232,6 @@ def _in_wall_time(spans: Sequence[tuple[float, float]]) -> list[Span]:
 
 def _on_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def _wait_for_device() -> None:
-    if _on_cuda():
-        torch.cuda.synchronize()
 
 
 def _is_capturing() -> bool:

@@ -40,6 +40,10 @@ RESTS = "rests"
 FEWEST, MOST_REST = 20, 50.0
 """Steps that are looked at before any is left out, and those that are left out after each one, at most: a fifth as many
 as were looked at by then, too, since few do not tell what looking costs."""
+SPREAD = 200
+"""Steps in which what the start and the profile cost is made up for by leaving out others."""
+LEAST_ROOM = 0.25
+"""Part of what may be spent that looking at steps may take, whatever else was spent."""
 
 
 class Watch:
@@ -106,13 +110,15 @@ class Watch:
         self.own: dict[str, float] = {}
         """Seconds of the probe's own work in this step, by phase, without clock reads. By the wall clock: asking for CPU time is
         a system call, and that is where a busy machine takes the CPU from a thread whose turn is over."""
-        self.not_to_count = False
-        """The work that is being done belongs to no step that counts."""
         self.most_cost: float | None = None
         """Share of the time to stay below; `None`: every step is looked at, whatever it costs."""
         self.cost_times = 1.0
-        """All that the probe costs over its work on this thread."""
+        """All that the probe costs on this thread over its work there."""
+        self.beside_share = 0.0
+        """Share of the time that the probe's other threads take, however many steps are left out."""
         self._worked_s = self._left_out_s = 0.0
+        self._once_s = 0.0
+        """Work in the steps that do not count: what the start and the profile cost."""
         self._num_left_out = 0
         self.resting = 0
         """Steps still left out before the next one that is looked at."""
@@ -195,9 +201,12 @@ class Watch:
                 self._worked()
 
     def _worked(self) -> None:
-        if not self.not_to_count:
-            self._book(time.perf_counter())
-        self._at_work = self.not_to_count = False
+        self._book(time.perf_counter())
+        self._at_work = False
+
+    def waited(self, seconds: float) -> None:
+        """The work that is being done has waited: for the device, at the script's work, or for the CPU."""
+        self._began += seconds
 
     def _book(self, now: float) -> None:
         """Work up to now is the probe's: in the phase around it, where it opened or closed one."""
@@ -245,6 +254,8 @@ class Watch:
             usual_s = self._worked_s / self.counted_steps
             self._worked_s += min(step.own_s, 4 * usual_s or step.own_s)
             self.counted_backwards += step.backwards
+        else:
+            self._once_s += step.own_s
         self.now = Step(samples=None if step.samples is None else 0)
         if device is None:
             self._hand_over(step)
@@ -265,8 +276,11 @@ class Watch:
             return
         if len(self.clock.opened) > 1:
             return
-        cost = self.cost_times * self._worked_s / (self.counted_s + self._left_out_s)
-        over = cost / self.most_cost
+        passed_s = self.counted_s + self._left_out_s
+        once_s = self._once_s * min(self.step / SPREAD, 1.0)
+        room_s = (self.most_cost - self.beside_share) * passed_s - once_s
+        room_s = max(room_s, LEAST_ROOM * self.most_cost * passed_s)
+        over = self.cost_times * self._worked_s / room_s
         # The second time for what was spent too much so far.
         mean = (1 + self._num_left_out / self.counted_steps) * over * max(over, 1.0) - 1
         mean = min(max(mean, 0.0), MOST_REST, self.counted_steps / 5)
@@ -318,7 +332,6 @@ class Watch:
     def set_profiling(self, *, on: bool) -> None:
         """From this step on, or no longer, a profiler is at work."""
         self.profiling = on
-        self.not_to_count = True
         self.counting = not on and not self._warming_up()
 
     def restart(self, why: str, *, made: int = 0) -> None:

@@ -49,9 +49,12 @@ RUN_FILE = "doctor.json"
 class Parts:
     """Everything that watches one process."""
 
-    def __init__(self, directory: Path, *, profile_after: int | None) -> None:
-        """profile_after: steps that have to be counted before some are profiled; `None`: a usual number."""
+    def __init__(
+        self, directory: Path, *, profile_after: int | None, most_cost: float | None = None
+    ) -> None:
+        """profile_after: steps that have to be counted before some are profiled; `None`: a usual number. most_cost: as `Watch`."""
         self.watch = Watch(directory)
+        self.watch.most_cost = most_cost
         self.boundary = Boundary(self.watch)
         self.evaluations = EvaluationWatch(self.watch)
         self.padding = Padding()
@@ -90,6 +93,8 @@ class Writer:
         self._fetched_to = 0
         self._census_at = self._looked_at = 0.0
         self._census_every_s = 4 * FIRST_AFTER_S
+        if self._watch.most_cost is not None:  # a block is seen to end, and has one then
+            self._census_at, self._census_every_s = time.monotonic(), CENSUS_EVERY_S
         self._done = False
 
     def finish(self, *, stopped: bool = False) -> None:
@@ -198,6 +203,7 @@ class Writer:
         if not lines:
             return False
         watch.cost_times = self._parts.cost.all_s / self._parts.cost.own_s
+        watch.beside_share = self._parts.cost.beside_share
         if self._parts.busy.began and (
             self._done or time.monotonic() - self._looked_at > LOOK_EVERY_S
         ):

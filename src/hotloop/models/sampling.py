@@ -104,7 +104,7 @@ def store_by_inputs(model: nn.Module) -> None:
     """
     weights = [each.weight for each in model.modules() if isinstance(each, nn.Linear)]
     if isinstance(model, Decoder):
-        weights.append(model.head_weight)  # type: ignore[arg-type]
+        weights.append(model.head_weight)
     for weight in weights:
         rows, columns = weight.shape
         if rows > columns and weight.device.type == "cpu" and weight.dtype == torch.float32:

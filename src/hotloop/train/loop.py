@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hotloop.checkpoint import state, store
 from hotloop.checkpoint.entries import held_out_losses
-from hotloop.core.census import Census
 from hotloop.core.child import GIVEN
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
 from hotloop.data.loader import Prefetch
 from hotloop.optimizations.precision.autocast import autocast
-from hotloop.probe.compile_watch import compile_seconds, compiler_counts, num_graphs
-from hotloop.probe.machine import host_peak_bytes
+from hotloop.probe.compile_watch import num_graphs
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import StepBook, keep_steps_before
 from hotloop.train.batches import AHEAD_ON_GPU, StepData, to_device
 from hotloop.train.evaluate import Evaluation, evaluate, is_evaluated, keep_evaluations_until
 from hotloop.train.interruption import StopNow, StopRequest, last_save
-from hotloop.train.run import Run, observe
+from hotloop.train.observed import completed, observe
+from hotloop.train.run import Run
 from hotloop.train.stability import TrainingDiverged
 from hotloop.train.update import clears_late, learning_rate, update
 from hotloop.train.work import EvaluationCut
@@ -199,23 +197,6 @@ def gradients(run: Run, data: StepData, timed: PhaseClock, stop: StopRequest) ->
             with timed.phase("backward"), group.backward():
                 (run.scaler.scale(share) if run.scaler else share).backward()
     return totals()
-
-
-def completed(census: Census, run: Run) -> Census:
-    """With what is known at the end."""
-    compiled, graphs, breaks = compiler_counts()
-    return replace(
-        census,
-        compiled=bool(run.config.train.compile and compiled),
-        num_graphs=graphs or 0,
-        num_graph_breaks=breaks or 0,
-        compile_s=compile_seconds() if run.config.train.compile else None,
-        host_peak_bytes=host_peak_bytes(),
-        num_skipped=run.stability.num_skipped,
-        num_spikes=run.stability.num_spikes,
-        num_rollbacks=run.stability.num_rollbacks,
-        sent_gradient_dtype=run.group.sent_gradient_dtype,
-    )
 
 
 def step_data(run: Run, last_step: int) -> Prefetch[StepData]:

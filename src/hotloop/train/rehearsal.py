@@ -41,9 +41,10 @@ from hotloop.probe.memory_watch import statm_bytes
 from hotloop.probe.phases import PhaseClock
 from hotloop.train.interruption import StopRequest
 from hotloop.train.loop import gradients
+from hotloop.train.observed import observe
 from hotloop.train.opened_text import opened_text
 from hotloop.train.rendezvous import Rendezvous
-from hotloop.train.run import Run, build_run, observe
+from hotloop.train.run import Run, build_run
 from hotloop.train.update import update
 
 MEASURED_STEPS = 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.checkpoint.background import Saver
-from hotloop.checkpoint.loader import random_states, set_random_states
-from hotloop.checkpoint.state import kept_buffers, stored_tensors
+from hotloop.checkpoint.state import stored_tensors
 from hotloop.checkpoint.upload import Uploader
-from hotloop.core.census import Census
 from hotloop.core.config import LoopConfig, RunConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
@@ -24,23 +21,19 @@ from hotloop.core.step import steps_name
 from hotloop.data.prepared import Corpora
 from hotloop.data.streaming import Growing
 from hotloop.data.tokenizer import fingerprint_of
-from hotloop.hardware.device import fast_dtypes, gpu_uuid
 from hotloop.hardware.limits import memory_limit_bytes
-from hotloop.models.attention import NO_KERNEL
 from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape, host_bytes, num_weights
 from hotloop.optimizations.activation_checkpointing import memory_budget
 from hotloop.optimizations.chunked_loss import most_tokens
 from hotloop.optimizations.clipping.trainer import can_clip_through
 from hotloop.optimizations.compiling.trainer import compile_model, keep_within, parts_uncompiled
-from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
+from hotloop.optimizations.host_memory.trainer import keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
 from hotloop.optimizations.thread_binding.trainer import bind_threads
-from hotloop.probe.attach.operators import watch_forward
-from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
-from hotloop.probe.phases import PhaseClock, clock_read_s
+from hotloop.probe.phases import PhaseClock
 from hotloop.train.averaging import Average
-from hotloop.train.batches import held_out_batches, to_device, training_batches
+from hotloop.train.batches import held_out_batches, training_batches
 from hotloop.train.group import Group, seed_of
 from hotloop.train.hangs import Watchdog
 from hotloop.train.optimizer import build_optimizer
@@ -286,59 +279,3 @@ def clips_through(run: Run) -> bool:
         and run.scaler is None
         and can_clip_through(run.optimizer)
     )
-
-
-def observe(run: Run, notes: tuple[str, ...]) -> Census:
-    """What the run uses, as seen: one sequence (or bucket) goes through an eager forward that is watched.
-
-    What only shows while training (compiled graphs, memory) is added at the end.
-    """
-    config = run.config
-    buffers = {name: buffer.clone() for name, buffer in kept_buffers(run.model).items()}
-    states = random_states()  # examples may draw, and `collate`
-    inputs = to_device(run.work.sample(), run.device)
-    try:
-        dtypes, attention = watch_forward(lambda: run.uncompiled(*inputs))
-    except RuntimeError as error:
-        if not any(words in str(error) for words in NO_KERNEL):
-            raise
-        raise UsageError(
-            f"`train.attention: {config.train.attention}`: torch cannot compute this model's attention by it on this device",
-            where="train.attention",
-            do="set it to sdpa, which takes a kernel that can",
-        ) from error
-    set_random_states(states)
-    after = kept_buffers(run.model)
-    for name, before in buffers.items():  # batch norm has changed them
-        after[name].data = before
-    if config.train.attention == "flex":
-        attention = ("flex",)  # as the compiled steps take it; uncompiled nothing does
-    if run.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
-        dtypes = tuple("tf32" if dtype == "float32" else dtype for dtype in dtypes)
-    clipping = None if config.train.clip_norm is None else "builtin"
-    return Census(
-        device=str(run.device),
-        device_uuid=gpu_uuid(run.device),
-        num_threads=torch.get_num_threads(),
-        matmul_dtypes=dtypes,
-        fast_dtypes=fast_dtypes(run.device),
-        parameter_dtypes=parameter_dtypes(run.optimizer),
-        attention=attention,
-        optimizer=describe_optimizer(run.optimizer),
-        clipping="fused" if clips_through(run) else clipping,
-        host_memory="keep" if is_kept() else "default",
-        bound_threads=run.bound_threads,
-        num_ranks=run.group.ranks.num_ranks,
-        compiled=bool(config.train.compile),
-        loader=dict(run.work.loader),
-        clock_read_s=clock_read_s(),
-        notes=notes,
-        how_often=_how_often(config),
-    )
-
-
-def _how_often(config: LoopConfig) -> dict[str, str]:
-    """The settings that say how often a step evaluates and logs."""
-    sends = [f"logging.{name}" for name in ("tensorboard", "wandb", "mlflow") if getattr(config.logging, name) and find_spec(name)]  # fmt: skip
-    often = {"logging": ", ".join(sends), "eval": f"eval.every_steps={config.eval.every_steps}"}
-    return {phase: setting for phase, setting in often.items() if setting}

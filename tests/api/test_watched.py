@@ -11,6 +11,7 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,18 +142,21 @@ print(json.dumps([written, json.loads(Path("kept/census-0.json").read_text())["s
 
 
 @pytest.mark.parametrize(
-    ("cost", "says"),
+    ("cost", "less", "enough", "says"),
     [
-        (0.0151, "1.5 % of the steps' time, and 0.7 s before and after the steps"),
-        (0.0312, "3.1 % of the steps' time, and 0.7 s before and after the steps; of a longer loop it takes less than 2 %"),
-        (None, "0.7 s before and after the steps"),
+        (0.0151, True, False, "1.5 % of the steps' time, and 0.7 s before and after the steps"),
+        (0.0312, True, False, "3.1 % of the steps' time, and 0.7 s before and after the steps; of a longer loop it takes less than 2 %"),
+        (0.0312, True, True, "3.1 % of the steps' time, and 0.7 s before and after the steps; with more `steps` it takes less than 2 %"),
+        (0.0312, False, False, "3.1 % of the steps' time, and 0.7 s before and after the steps"),
+        (None, True, False, "0.7 s before and after the steps"),
     ],
 )  # fmt: skip
 def test_what_watching_took_is_told_with_its_start_and_end_and_whether_the_loop_was_too_short(
-    cost: float | None, says: str
+    cost: float | None, less: bool, enough: bool, says: str
 ) -> None:
+    took = SimpleNamespace(share=cost, can_be_less=less, beside_share=0.01)
     seen = hotloop.watch()
-    seen.cost, seen._beside_s = cost, 0.66
+    seen._took, seen._beside_s, seen.is_enough = took, 0.66, enough  # type: ignore[assignment]
     assert seen._what_it_took() == f"watching took {says}"
 
 

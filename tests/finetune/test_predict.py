@@ -241,7 +241,7 @@ def test_interrupted_early_it_says_how_to_go_on(
     (tmp_path / "in.txt").write_text("a film\n")
     monkeypatch.setattr(predict, "load_predictors", cut)
     said = run(["predict", str(model_in(tmp_path / "model")), "in.txt", *to], code=75)
-    assert "interrupted before the first answers" in said
+    assert "interrupted before the first answers of this call" in said
     assert f"the same command {then}" in said
 
 

@@ -57,8 +57,8 @@ def test_quality_stands_beside_speed_time_use_and_memory_of_both(
         assert f"{label} {found['before']['measures'][quality]:.4f} and" in shown
     change = told[quality] - found["before"]["measures"][quality]
     assert f"{change:+.4f}" in shown
-    assert found["settings"] == {"model.packed": [False, True]}
-    assert "model.packed false true" in shown
+    assert found["settings"] == {"model.packed": [False, "auto"]}
+    assert 'model.packed false "auto"' in shown
     assert "trained once" in shown
     assert not any("held-out examples" in each for each in found["notes"])
 

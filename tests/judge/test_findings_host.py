@@ -69,12 +69,14 @@ def test_one_save_says_nothing_about_its_share_and_that_is_said() -> None:
     assert not any("saving" in line for line in whole.not_examined)
 
 
-def test_a_save_that_the_disk_held_up_hides_no_other() -> None:
+@pytest.mark.parametrize("every_steps", [1, 15])
+def test_a_save_that_the_disk_held_up_hides_no_other(every_steps: int) -> None:
     def saved(number: int, record: StepRecord) -> StepRecord:
-        return with_phase(record, "checkpoint", 8.0 if number == 30 else 0.2, "checkpoint")
+        seconds = 8.0 if number == 30 else 0.2 * (number % every_steps == 0)
+        return with_phase(record, "checkpoint", seconds, "checkpoint")
 
     saving = script(steps(each=saved), replace(HEALTHY, saves=(SAVE,)))
-    assert only(saving, "HL701").evidence["steps_between"] == 1
+    assert only(saving, "HL701").evidence["steps_between"] == every_steps
     assert not any("saving" in line for line in diagnose(saving).not_examined)
 
 

@@ -215,7 +215,7 @@ def test_measured_process_talks_to_no_tracker(
 def test_a_tracker_that_is_not_there_is_none_to_turn_off(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
-    monkeypatch.setattr("hotloop.train.run.find_spec", lambda name: installed)
+    monkeypatch.setattr("hotloop.train.observed.find_spec", lambda name: installed)
     train(tiny_config, tmp_path / "run", "logging.tensorboard=auto", stop_after=2)
     often = json.loads((tmp_path / "run/census.json").read_text())["how_often"]
     assert often.get("logging") == ("logging.tensorboard" if installed else None)

@@ -105,8 +105,8 @@ def test_a_layout_that_auto_chooses_is_measured_beside_the_others(
 ) -> None:
     config.write_text(PLAIN.replace("packed: false", "packed: auto"))
     (auto,), rest = options(config, FAST, monkeypatch)
-    assert "model.packed=true" in auto.values[0]
-    assert rest["model.packed"] == ("model.packed=true", "model.packed=buckets", "model.packed=false")  # fmt: skip
+    assert "model.packed" not in auto.values[0]
+    assert rest["model.packed"] == ("model.packed=buckets", "model.packed=false")
 
 
 def test_every_value_is_one_that_the_training_takes(

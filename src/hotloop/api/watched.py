@@ -18,7 +18,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hotloop import __version__
 from hotloop.api.recent_steps import RecentSteps
@@ -39,6 +39,9 @@ from hotloop.report import numbers
 from hotloop.report.html import Page
 from hotloop.runs.run_page import text_of
 from hotloop.runs.stored_run import StoredRun
+
+if TYPE_CHECKING:
+    from hotloop.probe.attach.passes import Cost
 
 NOTHING = "nothing was seen yet: the block has not ended"
 FROM_OUTSIDE = "hotloop.watch saw nothing: hotloop examines this process from outside"
@@ -67,14 +70,13 @@ class Watched(Run):
         self.recent = RecentSteps()
         self.loaded_s = 0.0
         """What loading this module took for it."""
-        self.cost: float | None = None
-        """What watching took of the steps' time, from the second step on; `None` where that is not known."""
+        self._took: Cost | None = None
         self._beside_s = 0.0
         """What it took before the first step and after the last."""
 
     def __enter__(self) -> Self:
         began = time.perf_counter()
-        self._process, self.is_enough, self.cost = os.getpid(), False, None
+        self._process, self.is_enough, self._took = os.getpid(), False, None
         self._examined = self._failure = self._idle = None
         if DOCTOR in os.environ or any(name in os.environ for name in OF_A_TRIAL):
             self._idle = FROM_OUTSIDE  # its numbers would be those of two probes
@@ -125,7 +127,7 @@ class Watched(Run):
         write_json(self.directory / COMMAND_RUN_FILE, self._run)
         self._watching = ExitStack()
         newest = self._watching.enter_context(telemetry(self.directory))
-        self._finish: Callable[[BaseException | None], float | None] = lambda error: None
+        self._finish: Callable[[BaseException | None], Cost | None] = lambda error: None
         try:
             self._finish = install(
                 self.directory,
@@ -142,6 +144,7 @@ class Watched(Run):
             raise
         _now.append(self)
         self._beside_s = self.loaded_s + time.perf_counter() - began
+        self.loaded_s = 0.0  # not of the next block
         return self
 
     def _enough(self) -> None:
@@ -163,7 +166,9 @@ class Watched(Run):
             hide_in(error)
             self._let_go(error)
             self._judge(error)
-            self._beside_s += time.perf_counter() - ended
+            self._beside_s += (
+                time.perf_counter() - ended + (self._took.end_s if self._took else 0.0)
+            )
             if self._shows and not isinstance(error, UsageError):  # which alone is to be read
                 self._show()
         except Exception as failed:
@@ -177,7 +182,7 @@ class Watched(Run):
         from hotloop.probe.imports import AfterImport
 
         try:
-            self.cost = self._finish(error)
+            self._took = self._finish(error)
         finally:
             let_go()
             # What waits for imports would hook them for nobody.
@@ -209,6 +214,11 @@ class Watched(Run):
         """It looks at nothing: another one does, or nobody has to."""
         return self._idle is not None
 
+    @property
+    def cost(self) -> float | None:
+        """What watching took of the steps' time, from the second step on; `None` where that is not known."""
+        return None if self._took is None else self._took.share
+
     def save(self, path: str | Path) -> None:
         """As `Run.save`; where nothing was looked at, the file stays what it is."""
         if self._idle is not None:
@@ -231,12 +241,14 @@ class Watched(Run):
 
     def _what_it_took(self) -> str:
         beside = f"{self._beside_s:.1f} s before and after the steps"
-        if self.cost is None:
+        took, cost = self._took, self.cost
+        if took is None or cost is None:
             return f"watching took {beside}"
-        longer = "; of a longer loop it takes less than 2 %" if self.cost > PROMISED else ""
-        return (
-            f"watching took {numbers.percent(self.cost)} of the steps' time, and {beside}{longer}"
-        )
+        said = f"watching took {numbers.percent(cost)} of the steps' time, and {beside}"
+        if cost > PROMISED and took.can_be_less and took.beside_share < PROMISED:
+            more = "with more `steps`" if self.is_enough else "of a longer loop"
+            return f"{said}; {more} it takes less than 2 %"
+        return said
 
     def _repr_html_(self) -> str:
         if self._examined is None:

@@ -101,7 +101,7 @@ def predict(
                 if part is not None:
                     part.keep(stream, len(answers))
     except KeyboardInterrupt:
-        written = " before the first answers"
+        written = " before the first answers of this call"
         if answers:
             written = f": {len(answers):,} of {counted(len(rows), 'row')} are written"
         raise Interrupted(

@@ -65,11 +65,13 @@ def _of_time(run: JudgedRun) -> Iterator[str]:
         num = sum(next(t for t in _LEFT_OUT if t in record.tags) == tag for record in left_out)
         if num:
             yield f"{num} {'step' if num == 1 else 'steps'} {why}: not in the breakdown"
-    if timed := sum(r.left_out or 0 for r in records):
+    if run.num_left_out:
         seconds = math.fsum(r.left_out_s or 0.0 for r in records)
+        timed = sum(r.left_out or 0 for r in records)
+        mean = f"; they took {1e3 * seconds / timed:.3g} ms on average" if timed else ""
         yield (
-            f"{run.num_left_out:,} of the {run.num_left_out + len(records):,} steps: drawn at random and left out, so that "
-            f"watching costs less; they took {1e3 * seconds / timed:.3g} ms on average"
+            f"{run.num_left_out:,} of the {run.num_made:,} steps: drawn at random and left out, so that "
+            f"watching costs less{mean}"
         )
     if breakdown.closure_error_fraction > CLOSURE_LIMIT:
         yield (

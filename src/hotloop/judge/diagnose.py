@@ -65,7 +65,7 @@ def diagnose(
     run = judged_run(measurement)
     records = run.measurement.records
     steps = _steps(records, [each.records for each in (others or {}).values()])
-    steps = replace(steps, left_out=run.num_left_out, made=len(records) + run.num_left_out)
+    steps = replace(steps, left_out=run.num_left_out, made=run.num_made)
     alone = not others and run.is_foreign and (run.census.num_ranks or 1) > 1
     if alone or (others and run.census.parallel is None):  # all may train on the same batch
         steps = replace(steps, samples_per_s=None)

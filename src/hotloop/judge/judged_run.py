@@ -129,10 +129,16 @@ class JudgedRun:
         return seen.counted_steps < ENOUGH_STEPS or seen.counted_wall_s < ENOUGH_S
 
     @property
+    def num_made(self) -> int:
+        """Steps that ended, those before the first record included, and those at which nobody looked."""
+        records = self.measurement.records
+        return max(records[-1].step + 1 if records else 0, self.census.steps_made or 0)
+
+    @property
     def num_left_out(self) -> int:
         """Steps at which nobody looked, those after the last record included."""
-        records, made = self.measurement.records, self.census.steps_made
-        after = max(made - records[-1].step - 1, 0) if made and records else 0
+        records = self.measurement.records
+        after = self.num_made - records[-1].step - 1 if records else 0
         return sum(record.left_out or 0 for record in records) + after
 
     @property
@@ -216,7 +222,8 @@ class JudgedRun:
         """
         steps = under_way(self.measurement.records, after_profiler=True)
         most = sorted((record.host.get(phase, 0.0) for record in steps), reverse=True)
-        # The least of those that hold most of it: one that a disk held up is no measure of the others.
+        # The least of those that hold most of it, without the longest: one that a disk held up is no measure of the others.
+        most = most[1:] if sum(most[1:]) > 0.01 * sum(most) else most
         least = next(
             (x for x, so_far in zip(most, accumulate(most)) if so_far >= 0.9 * sum(most)), 0.0
         )

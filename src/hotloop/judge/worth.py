@@ -93,7 +93,7 @@ def remaining_steps(run: JudgedRun) -> Remaining:
     rest is a lower limit, since no loader knows how many epochs there will be.
     """
     records, planned = run.measurement.records, run.census.planned_steps
-    made = max(records[-1].step + 1 if records else 0, run.census.steps_made or 0)
+    made = run.num_made
     if run.measurement.returncode == 0:
         return Remaining(made, f"a run like this one makes {made:,} steps")
     if planned is not None:

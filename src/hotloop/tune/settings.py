@@ -231,9 +231,10 @@ def options_for(
     parity = parity_class_of(chosen, baseline=given)
     if LAYOUT in given and LAYOUT not in pinned:
         asking[LAYOUT] = "dynamic_padding"
-        layouts = [_word(LAYOUT, value) for value in (True, "buckets", False)]
+        # `auto` packs wherever that can be faster: no value of its own beside it
+        layouts = [_word(LAYOUT, value) for value in (True, "buckets", False) if value is not True or given[LAYOUT] != "auto"]  # fmt: skip
         rest.append(words(LAYOUT, layouts, "reduction_order", asking[LAYOUT]))
-        if given[LAYOUT] is not True:  # first: layers of no other layout are compiled
+        if given[LAYOUT] not in (True, "auto"):  # first: layers of no other layout are compiled
             changed[LAYOUT] = True
             parity = "reduction_order" if parity == "bitwise" else parity
     if len(changed) > 1 or LAYOUT in changed:

@@ -126,9 +126,10 @@ def test_threads_start_and_profile_are_made_up_for_in_a_loop_of_250_steps(tmp_pa
 def test_work_of_steps_that_do_not_count_is_made_up_for_too(tmp_path: Path) -> None:
     watch = Watch(tmp_path)
     watch.claimed = True
-    watch.own = {"unattributed": 0.01}
-    watch.guarded(watch.end_step)
-    assert watch._once_s > 0.01
+    for wanted in (0.0, 0.01):  # the first step lasts since before the training
+        watch.own = {"unattributed": 0.01}
+        watch.guarded(watch.end_step)
+        assert wanted <= watch._once_s < wanted + 0.005
     assert watch._worked_s == 0
 
 
@@ -136,7 +137,9 @@ def test_cost_is_the_work_of_all_steps_and_of_the_threads_over_the_time_after_th
     None
 ):
     cost = Cost()
-    cost.read_s, cost.beside_s = 1e-6, lambda: 20e-6
+    cost.read_s, cost.beside_s = 1e-6, lambda: 5.0
+    cost.begin()  # after minutes of loading
+    cost.beside_s = lambda: 5.0 + 20e-6
     assert cost.share is None
     steps = [
         Step(
@@ -145,6 +148,6 @@ def test_cost_is_the_work_of_all_steps_and_of_the_threads_over_the_time_after_th
         for number in range(5)
     ]
     assert cost.extra_reads(steps) == [10, 10, 10, 10, 30]
-    assert cost.share == pytest.approx(70e-6 / 8e-3)
+    assert cost.share == pytest.approx(60e-6 / 8e-3)
     assert cost.beside_share == pytest.approx(20e-6 / 8e-3)
     assert cost.all_s / cost.own_s == pytest.approx(1, rel=1e-3)  # threads cost as much without it

@@ -29,9 +29,11 @@ not under `if __name__ == "__main__"` run again in workers that are spawned.
 
 from __future__ import annotations
 
+import math
+
 from hotloop.core.census import LoaderUse
 from hotloop.judge.data_wait import why_waiting
-from hotloop.judge.judged_run import Found, JudgedRun, is_installed
+from hotloop.judge.judged_run import Found, JudgedRun, gain_without, is_installed
 from hotloop.judge.own_code import samples_line
 from hotloop.judge.thresholds import SAMPLED_S, TRIVIAL_SAMPLE_S
 from hotloop.judge.worker_count import more_workers
@@ -54,10 +56,11 @@ def find(run: JudgedRun) -> Found | None:
         number = f"num_workers={workers}" if workers else "loader workers"
         advice = f"{cheaper} {number} in the DataLoader of {loader.site}."
         busy, cpus = waiting.cpus_busy, run.cpus
-        if busy and cpus and (workers or 1) > cpus * (1 - busy):
+        most = max(1 / busy, 1.0) if busy and cpus else math.inf
+        if most < gain_without(waiting.share):
             advice += (
-                f" Workers only help as far as CPUs are idle: this process kept {100 * busy:.0f} % of {cpus:g} busy, "
-                f"so at most {max(1 / busy, 1.0):.2f}x."
+                f" Workers only help as far as CPUs are idle: this process kept {100 * (busy or 0):.0f} % of {cpus:g} busy, "
+                f"so they bring {most:.2f}x at most."
             )
         if loader.iterable:
             advice += (

@@ -6,6 +6,7 @@ import atexit
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from hotloop.probe.attach.own_frames import (
     keep_probe_untraced,
     keep_warning_places,
 )
-from hotloop.probe.attach.passes import watch_passes
+from hotloop.probe.attach.passes import Cost, watch_passes
 from hotloop.probe.attach.side_calls import watch_device_calls, watch_side_calls, when_cuda_starts
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.step_calls import Step
@@ -102,12 +103,12 @@ def install(
     saw: Callable[[Step], None] = lambda step: None,
     most_cost: float | None = None,
     beside_s: Callable[[], float] = lambda: 0.0,
-) -> Callable[[BaseException | None], float | None]:
+) -> Callable[[BaseException | None], Cost]:
     """Hook this process. bound: call `ended` after so many steps that count, or seconds of them (see `Enough`), and after
     the profile. profile_at_bound: the profile comes after these steps; a loop that may end before them has it as early as
     without a bound. start_s: what its start has taken by now. saw: called with each step, in the thread that steps.
-    most_cost: as `Watch`. beside_s: as `Cost`. Returns what writes all that was seen, and looks no longer: for the error that ended it, if one did; it returns the
-    share of the time that all this cost (`Cost.share`)."""
+    most_cost: as `Watch`. beside_s: as `Cost`. Returns what writes all that was seen, and looks no longer: for the error that ended it, if one did; it returns
+    what all this cost."""
     at_bound = profile_at_bound and bound.isdecimal()
     parts = Parts(directory, profile_after=int(bound) if at_bound else None, most_cost=most_cost)
     watch, writer = parts.watch, Writer(parts)
@@ -130,7 +131,7 @@ def install(
         atexit.register(at_exit)
     _watch_endings(watch, writer)
 
-    def finish(error: BaseException | None) -> float | None:
+    def finish(error: BaseException | None) -> Cost:
         for at_exit in ends:  # or the memory of what comes later would be that of what was watched
             atexit.unregister(at_exit)
         watch.guarded(writer.finish)
@@ -139,7 +140,7 @@ def install(
         watch.active = False
         # What waits for forks and for the end keeps the watch for good; not those who were told, with all the steps.
         watch.saw, watch.after_boundary = (lambda step: None), (lambda: None)
-        return parts.cost.share
+        return parts.cost
 
     return finish
 
@@ -228,11 +229,14 @@ def _after_boundary(
         if watch.device is not None:
             watch.tried(watch.device.first_counted)
     if enough() and parts.boundary.updates():
+        began = time.perf_counter()
         writer.finish(stopped=True)
         watch.active = False
+        parts.cost.end_s = time.perf_counter() - began
         ended()
     elif parts.boundary.rule in ("optimizer", "explicit") and not parts.boundary.nests:
         # Such steps are seen to end, each once, without looking at passes. In a short loop a late profile would be none.
+        parts.cost.can_be_less = True
         watch.rest(at_most=math.inf if profiler.over else FIRST_STEP - 1 - watch.step)
 
 
@@ -248,6 +252,7 @@ def _begin(parts: Parts, writer: Writer) -> None:
     parts.memory.device = parts.boundary.device
     parts.memory.begin()
     cost.threads = (parts.sampler.background, writer.background, parts.memory.background)
+    cost.begin()
     for each in cost.threads:
         each.start()
 

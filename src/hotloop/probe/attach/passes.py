@@ -162,20 +162,28 @@ class Cost:
         self._pass_s = 0.0
         self.threads: tuple[Background, ...] = ()
         """The probe's own."""
-        self._threads_told = 0.0
+        self._threads_told = self._beside_s = 0.0
         self.own_s = self.all_s = 1e-9
         """Work on the thread that steps, and that with its clock reads and what passed through, in steps that count."""
         self._spent_s = self._passed_s = 0.0
+        self.end_s = 0.0
+        """What its end took in a loop that goes on."""
+        self.can_be_less = False
+        """Steps may be left out, so that a longer loop costs less."""
 
     @property
     def share(self) -> float | None:
-        """All that the probe cost, in warm-up and profile too, over the time of the steps after the first."""
+        """All that the probe cost in the steps after the first, in warm-up and profile too, over their time."""
         return self._spent_s / self._passed_s if self.read_s and self._passed_s else None
 
     @property
     def beside_share(self) -> float:
         """Of its threads alone."""
-        return self._threads_told / self._passed_s if self._passed_s else 0.0
+        return self._beside_s / self._passed_s if self._passed_s else 0.0
+
+    def begin(self) -> None:
+        """The first step has ended: what a thread took until then belongs to no step."""
+        self._threads_told = sum(each.cpu_s for each in self.threads) + self.beside_s()
 
     def measure(self, directory: Path) -> None:
         """Take a few milliseconds to measure; half of a watched call that does nothing is one read."""
@@ -200,6 +208,7 @@ class Cost:
             return [0] * len(steps)
         threads = sum(each.cpu_s for each in self.threads) + self.beside_s()
         beside, self._threads_told = max(threads - self._threads_told, 0.0), threads
+        self._beside_s += beside
         found = []
         for step in steps:
             seconds = step.own_s + step.passed * self._pass_s
@@ -208,7 +217,7 @@ class Cost:
                 self.all_s += seconds + step.reads * self.read_s
             seconds += beside if step is steps[-1] else 0.0
             found.append(round(seconds / self.read_s))
-            self._spent_s += seconds + step.reads * self.read_s
             if step.step:  # the first lasts since before the training
+                self._spent_s += seconds + step.reads * self.read_s
                 self._passed_s += step.wall_s + step.left_out_s
         return found

@@ -156,9 +156,11 @@ class StepProfiler:
         if self._profiler is not None and self._watch.here():
             self._close()
             self._profiler = None
-        self._sum_up()
-        self._kept = None
         self.over = True
+        try:
+            self._sum_up()
+        finally:
+            self._kept = None
 
     def _sum_up(self) -> None:
         sums, self._sum = self._sum, None

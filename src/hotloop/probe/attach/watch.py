@@ -254,7 +254,7 @@ class Watch:
             usual_s = self._worked_s / self.counted_steps
             self._worked_s += min(step.own_s, 4 * usual_s or step.own_s)
             self.counted_backwards += step.backwards
-        else:
+        elif self.step:
             self._once_s += step.own_s
         self.now = Step(samples=None if step.samples is None else 0)
         if device is None:

@@ -277,7 +277,7 @@ def census_of(parts: Parts) -> Census:
         cpu_busy=parts.busy.cpus(),
         microbatches=watch.counted_backwards / counted if counted else None,
         counted_steps=counted,
-        steps_made=watch.step,
+        steps_made=None if watch.most_cost is None else watch.step,
         profiled_step_s=seen.step_s,
         profiled_wait_s=seen.wait_s,
         profiled_busy_s=seen.busy_s,

@@ -103,7 +103,7 @@ def test_cpu_knows_its_dtypes_and_missing_compiler_is_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpu = pick_device("cpu")
-    assert fast_dtypes(cpu)[-1] == "float32"
+    assert "float32" in fast_dtypes(cpu)
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert "was not found" in (why_compile_cannot_run(cpu) or "")
 

@@ -132,6 +132,8 @@ def test_float32_products_count_by_their_share_of_the_step() -> None:
     little = changed(sick, replace(FLOAT32, self_s=0.019))
     assert diagnose(script(steps(), little)).findings == ()
     assert diagnose(script(steps(), replace(sick, fast_dtypes=()))).findings == ()
+    slower = replace(sick, fast_dtypes=("float32", "bfloat16"))
+    assert diagnose(script(steps(), slower)).findings == ()
     assert diagnose(script(steps(), replace(sick, matmul_dtypes=()))).findings == ()
     unseen = replace(sick, operators=(), seen=tuple(set(sick.seen) - {"operators"}))
     diagnosis = diagnose(script(steps(), unseen))

@@ -113,6 +113,11 @@ def test_emulated_dtype_is_used_with_a_word_and_tf32_without_a_gpu_refused() -> 
     resolved, notes = resolve(settings(precision="bf16"), OLD_CPU)
     assert resolved.config.train.precision == "bf16"
     assert any("emulated" in note for note in notes)
+    slow = replace(CPU, fast_dtypes=("float32", "bfloat16"))
+    assert resolve(settings(), slow)[0].config.train.precision == "fp32"
+    resolved, notes = resolve(settings(precision="bf16"), slow)
+    assert resolved.config.train.precision == "bf16"
+    assert any("slower than float32" in note for note in notes)
     with pytest.raises(UsageError, match="tf32"):
         resolve(settings(precision="tf32"), CPU)
 

@@ -80,10 +80,12 @@ def why_not_here(case: Case) -> str | None:
     """What this machine lacks for a case; `None` where it can run."""
     import torch
 
+    from hotloop.hardware.environment import fast_on_cpu
+
     if "cuda" in case.needs and not torch.cuda.is_available():
         return "needs a CUDA device"
-    if "bf16" in case.needs and not torch.cpu._is_avx512_bf16_supported():
-        return "needs a CPU that multiplies bfloat16 itself"
+    if "bf16" in case.needs and fast_on_cpu()[0] != "bfloat16":
+        return "needs a CPU that multiplies bfloat16 faster than float32"
     if len(os.sched_getaffinity(0)) < case.cpus:
         return f"needs {case.cpus} CPUs"
     return None

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 CEILINGS_SCHEMA = "hotloop.ceilings/1"
 
 PRECISION_DTYPES = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
 """Names of `train.precision` as a census and the ceilings say them."""
+
+
+def faster_than_fp32(fastest_first: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a device's dtypes that come before float32."""
+    return tuple(takewhile(lambda name: name != "float32", fastest_first))
 
 
 @dataclass(frozen=True, slots=True)

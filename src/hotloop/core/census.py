@@ -202,7 +202,7 @@ class Census:
     matmul_dtypes: tuple[str, ...] = ()
     """Dtypes in which matrix products were computed, e.g. `("bfloat16",)`."""
     fast_dtypes: tuple[str, ...] = ()
-    """Dtypes in which this device multiplies matrices faster than in float32, as `hardware` knows."""
+    """Dtypes in which this device multiplies matrices in hardware, as `hardware` knows them; the fastest first."""
     parameter_dtypes: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
     """Attention implementations that really ran: `plain`, `sdpa:flash`, `sdpa:math`, ..."""

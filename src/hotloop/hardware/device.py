@@ -94,7 +94,7 @@ def _own_gpu(ranks: Ranks) -> torch.device:
 
 
 def fast_dtypes(device: torch.device) -> tuple[str, ...]:
-    """Dtypes whose matrix products the hardware computes natively, fastest first.
+    """Dtypes that the hardware multiplies, fastest first.
 
     A dtype that is only emulated is not listed, even where torch accepts it.
     """

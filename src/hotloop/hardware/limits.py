@@ -18,7 +18,7 @@ class Machine:
     device_type: str
     """`cpu` or `cuda`."""
     fast_dtypes: tuple[str, ...]
-    """Dtypes whose matrix products the hardware computes natively, fastest first."""
+    """Dtypes that the hardware multiplies, fastest first."""
     why_no_compile: str | None
     """What `torch.compile` misses here; `None` where it can run."""
     num_threads: int

@@ -1,7 +1,7 @@
 """HL301: matrix products run in float32 or tf32
 
 What it means. Every matrix product was computed in float32, or in the tf32 that NVIDIA GPUs can round it to, and
-this device multiplies bfloat16 or float16 faster (tensor cores, AMX, AVX512-BF16), often several times.
+this device multiplies bfloat16 or float16 faster (tensor cores, AMX, AVX512-BF16 of AMD), often several times.
 
 Evidence. `matmul_dtypes`: the types seen, only these two. `fast_dtypes`: what the device does faster,
 from `hardware`. `product_fraction`: share of a step in float32 products, convolutions and fused
@@ -29,6 +29,7 @@ overflows: its scaler leaves such an update out. Small products gain nothing, an
 
 from __future__ import annotations
 
+from hotloop.core.ceilings import faster_than_fp32
 from hotloop.core.census import OperatorUse
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.operations import FLOAT32, Operations, bare_name, is_product, is_updating
@@ -47,7 +48,8 @@ def find(run: JudgedRun) -> Found | None:
     now = census.matmul_dtypes
     if not now or not FASTEST.keys() >= set(now):
         return None
-    faster = [name for name in SHORT_TYPES if name in census.fast_dtypes and name not in now]
+    fast = faster_than_fp32(census.fast_dtypes)
+    faster = [name for name in SHORT_TYPES if name in fast and name not in now]
     if not faster:
         return None
     seen = run.operations

@@ -9,27 +9,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.ceilings import PRECISION_DTYPES
+from hotloop.core.ceilings import PRECISION_DTYPES, faster_than_fp32
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization
 from hotloop.optimizations.source_edit import AroundCall, ScaledLoss, SetUp, SourceEdit
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
-    if "bfloat16" in machine.fast_dtypes:
-        return Choice("bf16", "the hardware multiplies bf16 natively")
-    if "float16" in machine.fast_dtypes:
-        return Choice("fp16", "the hardware multiplies fp16 natively, bf16 not")
-    return Choice("fp32", "no smaller dtype is native here")
+    faster = faster_than_fp32(machine.fast_dtypes)
+    if "bfloat16" in faster:
+        return Choice("bf16", "the hardware multiplies bf16 faster")
+    if "float16" in faster:
+        return Choice("fp16", "the hardware multiplies fp16 faster, and has no bf16")
+    return Choice("fp32", "this hardware multiplies no smaller dtype faster")
 
 
 def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
     if value == "tf32" and machine.device_type != "cuda":
         return "tf32 is a mode of NVIDIA GPUs; this run is on the CPU"
     name = PRECISION_DTYPES[value]
-    if value != "fp32" and name not in machine.fast_dtypes:
-        return f"{name} is only emulated on this device"
-    return None
+    if value == "fp32" or name in faster_than_fp32(machine.fast_dtypes):
+        return None
+    if name in machine.fast_dtypes:
+        return f"this device multiplies {name} slower than float32"
+    return f"{name} is only emulated on this device"
 
 
 INIT_SCALE = 2.0**14

@@ -18,10 +18,12 @@ import click
 from hotloop.cli.output import note, refuse_unwritable
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.finetune.tables import TABLES, TextFile, read_text_file, suffix_of
+from hotloop.report.numbers import counted
 
 if TYPE_CHECKING:
     from hotloop.core.finetune_config import ExamplesConfig
     from hotloop.finetune.input_rows import InputRow
+    from hotloop.finetune.predict import Predictor
     from hotloop.finetune.scored import Scored
 
 
@@ -57,49 +59,17 @@ def predict(
     if out is not None and out.suffix.lower() in (".gz", ".parquet"):
         raise UsageError(f"predictions are not written as {out.suffix}", where="--out", do="name it .csv, .tsv or .jsonl")  # fmt: skip
     refuse_unwritable(None if out is None else str(out), made=None, option="--out")
-    from hotloop.report.numbers import counted
-
     answers: list[dict[str, Any]] = []
+    rows: list[InputRow] = []
     part: _Part | None = None
     try:
-        from hotloop.finetune.input_rows import reading_of
-
         options = {"text": column, "label": label, "delimiter": delimiter}
-        read, of_words = reading_of(model.expanduser(), file)
-        columns = read.model_copy(
-            update={name: value for name, value in options.items() if value is not None}
-        )
-        rows = _read(file, texts, columns, label, of_words=of_words and column is None)
-        if not rows:
-            raise UsageError("no texts", where=str(file), do="name a file that has some")
-        from hotloop.cli.progress import progress_bar
-        from hotloop.finetune.predict import answer_columns, load_predictors
-        from hotloop.finetune.predict import predict as answers_of
-        from hotloop.finetune.scored import Scored
-        from hotloop.hardware.device import pick_device
-
-        place = pick_device(device, asked_by="--device")
-        predictors = load_predictors(model.expanduser(), place, note, trusted=trust_remote_code)
-        if num_empty := sum(not each.text.strip() for each in rows):
-            note(f"without a text, and so without an answer: {counted(num_empty, 'row')}")
-        given_columns = (name for each in rows for name in each.row)
-        names = list(dict.fromkeys([*given_columns, *answer_columns(predictors)]))
-        models = [own.identity for own in predictors]
+        columns, rows = _rows(model.expanduser(), file, texts, options)
+        predictors = _predictors(model.expanduser(), device, trusted=trust_remote_code)
         if out is not None:
+            models = [own.identity for own in predictors]
             part = _Part(out, [columns.text, models, [each.row for each in rows]])
-            answers += part.rows
-        if begin := len(answers):
-            note(f"continues after {begin:,} of {counted(len(rows), 'row')}")
-        opened: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if part is None else part.opened()  # fmt: skip
-        with opened as stream, progress_bar() as progress:
-            write = _writer(stream, out, names, is_begun=begin > 0)
-            for found in answers_of(predictors, rows, begin=begin, progress=progress, warn=note):
-                chunk = rows[len(answers) : len(answers) + len(found)]
-                write([given.row | each for given, each in zip(chunk, found, strict=True)])
-                stream.flush()
-                answers += found
-                if part is not None:
-                    part.keep(stream, len(answers))
+        _answer(predictors, rows, answers, out, part)
     except KeyboardInterrupt:
         written = " before the first answers of this call"
         if answers:
@@ -112,11 +82,69 @@ def predict(
     if part is not None:
         part.finish()
         note(f"{counted(len(rows), 'row')} in {out}")
+    from hotloop.finetune.scored import Scored
+
     for own in predictors:
         scored = Scored(own, columns)
         for given, answer in zip(rows, answers, strict=True):
             scored.add(given, answer)
         _tell(scored, err=part is None)
+
+
+def _rows(
+    model: Path, file: Path | None, texts: tuple[str, ...], options: dict[str, str | None]
+) -> tuple[ExamplesConfig, list[InputRow]]:
+    """What each column is, by the options and the run, and the texts."""
+    from hotloop.finetune.input_rows import reading_of
+
+    read, of_words = reading_of(model, file)
+    given = {name: value for name, value in options.items() if value is not None}
+    columns = read.model_copy(update=given)
+    of_words = of_words and options["text"] is None
+    rows = _read(file, texts, columns, options["label"], of_words=of_words)
+    if not rows:
+        raise UsageError("no texts", where=str(file), do="name a file that has some")
+    if num_empty := sum(not each.text.strip() for each in rows):
+        note(f"without a text, and so without an answer: {counted(num_empty, 'row')}")
+    return columns, rows
+
+
+def _predictors(model: Path, device: str, *, trusted: bool) -> list[Predictor]:
+    """Imports what computes, which takes seconds: Ctrl-C meanwhile is answered as in every other moment."""
+    from hotloop.finetune.predict import load_predictors
+    from hotloop.hardware.device import pick_device
+
+    place = pick_device(device, asked_by="--device")
+    return load_predictors(model, place, note, trusted=trusted)
+
+
+def _answer(
+    predictors: list[Predictor],
+    rows: list[InputRow],
+    answers: list[dict[str, Any]],
+    out: Path | None,
+    part: _Part | None,
+) -> None:
+    """Write an answer to each row, and add it to `answers`; what `part` has of them already comes first."""
+    from hotloop.cli.progress import progress_bar
+    from hotloop.finetune.predict import answer_columns
+    from hotloop.finetune.predict import predict as answers_of
+
+    given_columns = (name for each in rows for name in each.row)
+    names = list(dict.fromkeys([*given_columns, *answer_columns(predictors)]))
+    answers += part.rows if part is not None else []
+    if begin := len(answers):
+        note(f"continues after {begin:,} of {counted(len(rows), 'row')}")
+    opened: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if part is None else part.opened()  # fmt: skip
+    with opened as stream, progress_bar() as progress:
+        write = _writer(stream, out, names, is_begun=begin > 0)
+        for found in answers_of(predictors, rows, begin=begin, progress=progress, warn=note):
+            chunk = rows[len(answers) : len(answers) + len(found)]
+            write([given.row | each for given, each in zip(chunk, found, strict=True)])
+            stream.flush()
+            answers += found
+            if part is not None:
+                part.keep(stream, len(answers))
 
 
 def _read(
@@ -145,7 +173,6 @@ def _read(
 
 def _tell(scored: Scored, *, err: bool) -> None:
     from hotloop.report.held_out import scores_in_lines
-    from hotloop.report.numbers import counted
 
     if scored.num:
         first, *others = scores_in_lines(scored.scores())

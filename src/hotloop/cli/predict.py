@@ -65,7 +65,12 @@ def predict(
     try:
         options = {"text": column, "label": label, "delimiter": delimiter}
         columns, rows = _rows(model.expanduser(), file, texts, options)
-        predictors = _predictors(model.expanduser(), device, trusted=trust_remote_code)
+        from hotloop.finetune.predict import load_predictors
+        from hotloop.finetune.scored import Scored
+        from hotloop.hardware.device import pick_device
+
+        place = pick_device(device, asked_by="--device")
+        predictors = load_predictors(model.expanduser(), place, note, trusted=trust_remote_code)
         if out is not None:
             models = [own.identity for own in predictors]
             part = _Part(out, [columns.text, models, [each.row for each in rows]])
@@ -82,8 +87,6 @@ def predict(
     if part is not None:
         part.finish()
         note(f"{counted(len(rows), 'row')} in {out}")
-    from hotloop.finetune.scored import Scored
-
     for own in predictors:
         scored = Scored(own, columns)
         for given, answer in zip(rows, answers, strict=True):
@@ -109,22 +112,7 @@ def _rows(
     return columns, rows
 
 
-def _predictors(model: Path, device: str, *, trusted: bool) -> list[Predictor]:
-    """Imports what computes, which takes seconds: Ctrl-C meanwhile is answered as in every other moment."""
-    from hotloop.finetune.predict import load_predictors
-    from hotloop.hardware.device import pick_device
-
-    place = pick_device(device, asked_by="--device")
-    return load_predictors(model, place, note, trusted=trusted)
-
-
-def _answer(
-    predictors: list[Predictor],
-    rows: list[InputRow],
-    answers: list[dict[str, Any]],
-    out: Path | None,
-    part: _Part | None,
-) -> None:
+def _answer(predictors: list[Predictor], rows: list[InputRow], answers: list[dict[str, Any]], out: Path | None, part: _Part | None) -> None:  # fmt: skip
     """Write an answer to each row, and add it to `answers`; what `part` has of them already comes first."""
     from hotloop.cli.progress import progress_bar
     from hotloop.finetune.predict import answer_columns

@@ -42,6 +42,7 @@ from hotloop.finetune.pretrained import Warn
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
 from hotloop.finetune.work import layout_in_words, lengths_of_steps, steps_in_words, twice
 from hotloop.hardware.device import pick_device
+from hotloop.optimizations.host_memory.trainer import off_their_file
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
@@ -97,6 +98,7 @@ def finetune_decoder(
 
     def prepare(config: CausalConfig) -> Prepared:
         decoder = load_decoder(config.model, device, steps.warn, precision=config.train.precision)
+        off_their_file(decoder.model)
         check_ids([each.ids for each in (*train, *held_out)], decoder.model, config.model.path)
         # To compare layouts on, the longest among them: of more tokens than a sliding window, if any is.
         most = max(train, key=lambda each: each.num_read)

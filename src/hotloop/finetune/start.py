@@ -52,6 +52,7 @@ from hotloop.finetune.work import (
     twice,
 )
 from hotloop.hardware.device import pick_device
+from hotloop.optimizations.host_memory.trainer import off_their_file
 from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
@@ -73,6 +74,7 @@ def finetune(
     def prepare(config: FinetuneConfig) -> Prepared:
         head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
         encoder = load_encoder(config.model, head, steps.warn, device=device, precision=config.train.precision)  # fmt: skip
+        off_their_file(encoder.model)
         work = build_work(config, dataset, encoder, head, steps.warn)
         fingerprint = f"{dataset.fingerprint} {encoder.fingerprint} {work.model.packed}"
         lines = arithmetic(config, dataset, work)

@@ -15,7 +15,7 @@ from hotloop.checkpoint import store
 from hotloop.checkpoint.state import FILES
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.settings import load_settings
-from hotloop.hardware import device
+from hotloop.hardware import device, environment
 from hotloop.train import loop
 from hotloop.train.stability import TrainingDiverged
 from hotloop.train.start import start
@@ -55,6 +55,29 @@ def test_phases_are_never_negative_and_add_up_to_wall_time(
     phases = sum(sum(record.host.values()) for record in kept)
     # Two clocks, read one after the other: only their distance may remain.
     assert phases == pytest.approx(sum(record.wall_s for record in kept), rel=5e-3)
+
+
+def test_a_run_is_continued_as_it_began_on_a_machine_where_auto_is_another(
+    tiny_config: Path, tmp_path: Path, dies_after: Dies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amd = {"vendor_id": "AuthenticAMD", "flags": "avx512_bf16"}
+    monkeypatch.setattr(environment, "_cpu_fields", lambda: amd)
+    auto = ("train.precision=auto", "train.gelu=auto", "train.compile=false")
+    train(tiny_config, tmp_path / "whole", *auto)
+    with dies_after(7):
+        train(tiny_config, tmp_path / "cut", *auto)
+    monkeypatch.setattr(environment, "_cpu_fields", dict)
+    notes: list[str] = []
+    train(tiny_config, tmp_path / "cut", *auto, warn=notes.append)
+    assert any("continues from step" in note for note in notes)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    stored = load_settings(tmp_path / "cut/config.yaml")
+    assert stored.config.train.precision == "bf16"
+    assert stored.origin("train.precision") == "detected: as this run began"
+    train(tiny_config, tmp_path / "new", *auto)
+    assert load_settings(tmp_path / "new/config.yaml").config.train.precision == "fp32"
+    with pytest.raises(UsageError, match=r"holds a run with `train\.precision: bf16`, not fp32"):
+        train(tiny_config, tmp_path / "cut", *auto[1:], "train.precision=fp32")
 
 
 LLAMA = ("model.family=llama", "model.kv_heads=1", "model.qk_norm=true")

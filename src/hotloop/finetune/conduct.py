@@ -93,7 +93,7 @@ def conduct_finetuning(
 ) -> Finetuned:
     """From settings to what is kept, whatever is learned. `prepare` gets a config without `auto`."""
     alone = Rendezvous()
-    settings, notes = resolved(settings, device, alone.ranks, steps.warn)
+    settings, notes = resolved(settings, directory, device, alone.ranks, steps.warn)
     config = settings.config
     uploader = None
     if config.checkpoint.upload is not None and steps.stop_after is None:

@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,6 +20,8 @@ from hotloop.core.ranks import Ranks
 from hotloop.core.settings import Settings, load_settings
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.optimizations.catalogue import CONFIGURED
+
+C = TypeVar("C", bound=LoopConfig)
 
 _OF_THE_MACHINE = (
     "train.device",  # what kind it is counts, however it is named
@@ -100,6 +102,18 @@ def _stored(config: LoopConfig) -> dict[str, Any]:
     """`auto` is resolved before a run is stored: where it stands, the run is older than that technique."""
     off = {technique.key: technique.off for technique in CONFIGURED.values()}
     return {k: off.get(k, v) if v == "auto" else v for k, v in config.flat().items()}
+
+
+def as_it_began(settings: Settings[C], directory: Path) -> Settings[C]:
+    """With what `auto` became in the run that `directory` holds, where it must stay the same: another machine would choose otherwise."""
+    stored = directory / "config.yaml"
+    if not stored.is_file():
+        return settings
+    own, theirs = settings.config, load_settings(stored, kind=type(settings.config)).config
+    autos = [each.key for each in CONFIGURED.values() if own.flat().get(each.key) == "auto"]
+    before = _stored(theirs)
+    kept = {key: before[key] for key in autos if key in before and not key.startswith(_FREE_KEYS)}
+    return settings.with_values(kept, origin="detected: as this run began")
 
 
 def refuse_another_run(

@@ -106,7 +106,9 @@ def test_padding_of_the_vocabulary_takes_no_part(shape: DecoderShape, chunk: int
     targets[0, :5] = -100
     found = []
     for to in (1, 64):
-        decoder = model(replace(shape, pad_vocabulary_to=to, loss_chunk=chunk if to > 1 else None))
+        decoder = model(
+            replace(shape, pad_vocabulary_to=to, loss_chunk=chunk if to > 1 else None)
+        ).double()
         assert sum(p.numel() for p in decoder.parameters()) == num_weights(decoder.shape)
         optimizer = torch.optim.AdamW(decoder.parameters(), lr=0.1)
         losses = []
@@ -123,5 +125,5 @@ def test_padding_of_the_vocabulary_takes_no_part(shape: DecoderShape, chunk: int
     assert padded == pytest.approx(plain, rel=1e-5)
     logits = decoder(tokens)
     assert logits.shape == (2, 16, 50)
-    torch.testing.assert_close(logits, unpadded(tokens), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(logits, unpadded(tokens), rtol=5e-4, atol=5e-4)
     assert decoder(tokens, last=True).shape == (2, 1, 50)

@@ -32,7 +32,7 @@ from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.interruption import StopRequest
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run, assemble, set_up_process
-from hotloop.train.same_run import claim_place
+from hotloop.train.same_run import as_it_began, claim_place
 from hotloop.train.start import Finished, conduct, describe, follow, refuse_other_runs, resolved
 from hotloop.train.start import Steps as Steps
 from hotloop.train.work import Work
@@ -93,7 +93,7 @@ def conduct_finetuning(
 ) -> Finetuned:
     """From settings to what is kept, whatever is learned. `prepare` gets a config without `auto`."""
     alone = Rendezvous()
-    settings, notes = resolved(settings, directory, device, alone.ranks, steps.warn)
+    settings, notes = resolved(as_it_began(settings, directory), device, alone.ranks, steps.warn)
     config = settings.config
     uploader = None
     if config.checkpoint.upload is not None and steps.stop_after is None:

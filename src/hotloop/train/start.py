@@ -117,7 +117,7 @@ def start(
     rendezvous = rendezvous or Rendezvous()
     ranks = rendezvous.ranks
     device = pick_device(settings.config.train.device, ranks)
-    settings, notes = resolved(settings, directory, device, ranks, warn)
+    settings, notes = resolved(as_it_began(settings, directory), device, ranks, warn)
     config = settings.config
     uploader = None
     if config.checkpoint.upload is not None and stop_after is None and ranks.is_first:
@@ -262,11 +262,11 @@ def take_up(run: Run) -> None:
 
 
 def resolved(
-    settings: Settings[C], directory: Path, device: torch.device, ranks: Ranks, warn: Callable[[str], None]
-) -> tuple[Settings[C], tuple[str, ...]]:  # fmt: skip
+    settings: Settings[C], device: torch.device, ranks: Ranks, warn: Callable[[str], None]
+) -> tuple[Settings[C], tuple[str, ...]]:
     """Settings without `auto`, and the notes on them that `warn` was given. Raises `UsageError` for what cannot be trained here."""
     machine = read_machine(device, ranks, compiles=settings.config.may_compile)
-    settings, notes = resolve(as_it_began(settings, directory), machine)
+    settings, notes = resolve(settings, machine)
     refuse_uneven(settings, ranks)
     if settings.config.train.gradient_compression != "none" and ranks.num_ranks == 1:
         notes += ("train.gradient_compression has no effect: one process sends nothing",)

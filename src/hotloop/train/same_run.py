@@ -109,11 +109,12 @@ def as_it_began(settings: Settings[C], directory: Path) -> Settings[C]:
     stored = directory / "config.yaml"
     if not stored.is_file():
         return settings
-    own, theirs = settings.config, load_settings(stored, kind=type(settings.config)).config
-    autos = [each.key for each in CONFIGURED.values() if own.flat().get(each.key) == "auto"]
-    before = _stored(theirs)
-    kept = {key: before[key] for key in autos if key in before and not key.startswith(_FREE_KEYS)}
-    return settings.with_values(kept, origin="detected: as this run began")
+    own, theirs = settings.config.flat(), load_settings(stored, kind=type(settings.config))
+    before = _stored(theirs.config)
+    for key in (each.key for each in CONFIGURED.values()):
+        if own.get(key) == "auto" and key in before and not key.startswith(_FREE_KEYS):
+            settings = settings.with_values({key: before[key]}, origin=theirs.origin(key))
+    return settings
 
 
 def refuse_another_run(

@@ -1,6 +1,7 @@
 """Fine-tuning a decoder on answers, without padding, against transformers' Trainer: tokens per CPU second, and what is learned.
 
     python benchmarks/finetune_causal.py [--rounds 3] [--examples 320] [--kind llama] [--out FILE.json]
+    python benchmarks/finetune_causal.py --few [--epochs 200] [--rounds 3] [--kind llama] [--size small]
 
 Pieces of the Python standard library: a prompt that is only read, and what follows it, which is learned. Lengths are
 log-normal, of prompts about 30 tokens in the median (sigma 0.9) and of answers 60 (sigma 1.0), as sets of instructions are
@@ -8,7 +9,8 @@ spread, cut at 512. All arms start from the same random decoder (4 layers, width
 and the same number of steps, each round in an order of its own, and run in fresh processes of one thread, interleaved. Trainer pads each batch to its longest
 example, which is its default with the collator that it brings for this. Counted are CPU seconds of the training alone, without
 loading, evaluations and saves; and the mean loss over the held-out answers afterwards, by the same code for all arms.
-Trainer needs `accelerate`.
+Trainer needs `accelerate`. `--few` is 25 examples, one a step, against a plain loop that tokenizes in `__getitem__`; as it is written most often it pads
+to a fixed length (`plain-max`, 128 tokens), `plain` does not. There all CPUs work and the clock counts, the loss is the mean of the last 25 steps.
 """
 
 from __future__ import annotations
@@ -30,22 +32,27 @@ from typing import Any
 
 import finetune_speed
 
-BATCH, RATE, MAX_TOKENS, VOCABULARY = 8, 1e-3, 512, 8192
+BATCH, RATE, MAX_TOKENS = 8, 1e-3, 512
 ARMS = ("hotloop", "hotloop-bf16", "trainer", "trainer-bf16-grouped")
+FEW_ARMS = ("hotloop", "hotloop-bf16", "plain", "plain-max")
+FEW_TOKENS, FEW_RATE = 128, 1e-4
+SIZES = {"small": (4, 256, 8192), "base": (6, 384, 30522), "gpt2": (12, 768, 50257)}
+"""Layers, width, tokens of the vocabulary at most."""
 COMPILED = ("hotloop-compiled", "hotloop-bf16-compiled")
 """Compiled before the first step, which is not counted."""
 
 
-def make(directory: Path, num: int, kind: str) -> None:
+def make(directory: Path, num: int, kind: str, size: str, max_tokens: int) -> None:
     """train.jsonl, held-out.jsonl and a model directory."""
     import torch
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+    layers, width, vocabulary = SIZES[size]
     library = Path(sysconfig.get_paths()["stdlib"])
     text = "\n".join(
         path.read_text(encoding="utf-8", errors="replace")
-        for path in sorted(library.glob("*.py"))[:120]
+        for path in sorted(library.glob("*.py"))[: 120 if size == "small" else None]
     )
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -53,7 +60,7 @@ def make(directory: Path, num: int, kind: str) -> None:
     made.train_from_iterator(
         text.split("\n"),
         trainers.BpeTrainer(
-            vocab_size=VOCABULARY,
+            vocab_size=vocabulary,
             special_tokens=["<|end|>"],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
@@ -67,8 +74,8 @@ def make(directory: Path, num: int, kind: str) -> None:
         return min(most, max(2, round(draw.lognormvariate(math.log(median), sigma))))
 
     for _ in range(num + num // 4):
-        prompt = length(30, 0.9, MAX_TOKENS // 2)
-        answer = length(60, 1.0, MAX_TOKENS - prompt - 2)
+        prompt = length(30, 0.9, max_tokens // 2)
+        answer = length(60, 1.0, max_tokens - prompt - 2)
         begin = draw.randrange(len(places) - MAX_TOKENS)
         a, b, c = (places[begin + n][0] for n in (0, prompt, prompt + answer))
         rows.append({"prompt": text[a:b], "completion": text[b:c]})
@@ -89,16 +96,21 @@ def make(directory: Path, num: int, kind: str) -> None:
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     if kind == "gpt2":
         config: Any = transformers.GPT2Config(
-            vocab_size=VOCABULARY, n_embd=256, n_layer=4, n_head=4, n_positions=MAX_TOKENS, **ends
+            vocab_size=made.get_vocab_size(),
+            n_embd=width,
+            n_layer=layers,
+            n_head=width // 64,
+            n_positions=MAX_TOKENS,
+            **ends,
         )
     else:
         config = transformers.LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=256,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            intermediate_size=688,
+            vocab_size=made.get_vocab_size(),
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=width // 64,
+            num_key_value_heads=width // 64,
+            intermediate_size=round(width * 8 / 3 / 16) * 16,
             max_position_embeddings=MAX_TOKENS,
             pad_token_id=None,
             **ends,
@@ -140,8 +152,8 @@ def held_out_loss(place: Path, model: Any) -> float:
     return total / number
 
 
-def by_hotloop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> float:
-    """CPU seconds. Called in a process of its own."""
+def by_hotloop(place: Path, out: Path, epochs: int, arm: str, seed: int, few: bool) -> float:
+    """CPU seconds, of few examples seconds. Called in a process of its own."""
     from hotloop.cli.main import run
 
     spent = finetune_speed.training_alone()
@@ -149,11 +161,14 @@ def by_hotloop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> floa
     words += ["--data", str(place / "train.jsonl"), "--model", str(place / "model")]
     words += [f"data.held_out={place / 'held-out.jsonl'}", f"train.epochs={epochs}"]
     words += [f"data.seed={seed}", f"train.seed={seed}"]
-    words += [f"train.microbatch={BATCH}", f"optimizer.learning_rate={RATE}"]
+    words += [f"train.microbatch={1 if few else BATCH}"]
+    words += [f"optimizer.learning_rate={FEW_RATE if few else RATE}"]
+    words += ["schedule.name=constant", "train.clip_norm=null"] if few else []
     words += [f"train.precision={'bf16' if 'bf16' in arm else 'fp32'}"]
     words += [f"train.compile={str(arm in COMPILED).lower()}"]
     words += [f"model.max_tokens={MAX_TOKENS}", "eval.every_steps=100000"]
-    words += ["checkpoint.every_steps=0", "logging.tensorboard=false", "train.num_threads=1"]
+    words += ["checkpoint.every_steps=0", "logging.tensorboard=false"]
+    words += ["train.num_threads=auto" if few else "train.num_threads=1"]
     if run([*words, "--out", str(out)]):
         raise SystemExit(1)
     return spent()
@@ -188,11 +203,67 @@ def by_trainer(place: Path, out: Path, epochs: int, arm: str, seed: int) -> floa
     return seconds
 
 
+def by_loop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> float:
+    """Seconds of a plain loop, one example a step, as many write it. Called in a process of its own."""
+    import torch
+    import transformers
+
+    rows = [json.loads(line) for line in (place / "train.jsonl").open(encoding="utf-8")]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(place / "model")
+    model.to(device := "cuda" if torch.cuda.is_available() else "cpu")
+
+    class Answers(torch.utils.data.Dataset[dict[str, Any]]):
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            prompt = tokenizer(rows[index]["prompt"])["input_ids"]
+            answer = tokenizer(rows[index]["completion"])["input_ids"] + [tokenizer.eos_token_id]
+            ids = torch.tensor(prompt + answer)[:FEW_TOKENS]
+            labels = torch.tensor([-100] * len(prompt) + answer)[:FEW_TOKENS]
+            mask = torch.ones_like(ids)
+            if arm == "plain-max":
+                rest = (0, FEW_TOKENS - len(ids))
+                ids = torch.nn.functional.pad(ids, rest, value=tokenizer.pad_token_id)
+                labels = torch.nn.functional.pad(labels, rest, value=-100)
+                mask = torch.nn.functional.pad(mask, rest)
+            return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+    torch.manual_seed(seed)
+    loader = torch.utils.data.DataLoader(Answers(), batch_size=1, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=FEW_RATE, weight_decay=0.0)
+    model.train()
+    losses: list[float] = []
+    began = finetune_speed.CLOCK()
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = model(**{name: each.to(device) for name, each in batch.items()}).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    seconds = finetune_speed.CLOCK() - began
+    out.mkdir()
+    (out / "steps.jsonl").write_text("".join(json.dumps({"loss": each}) + "\n" for each in losses))
+    return seconds
+
+
 def one(place: Path, out: Path, epochs: int, arm: str, seed: int) -> dict[str, Any]:
     import transformers
 
-    by = by_hotloop if arm.startswith("hotloop") else by_trainer
-    seconds = by(place, out, epochs, arm, seed)
+    if few := arm.startswith("few-"):
+        arm = arm.removeprefix("few-")
+        if arm.startswith("plain"):
+            seconds = by_loop(place, out, epochs, arm, seed)
+        else:
+            seconds = by_hotloop(place, out, epochs, arm, seed, few)
+        losses = [json.loads(line)["loss"] for line in (out / "steps.jsonl").open()]
+        return {"seconds": seconds, "loss": statistics.fmean(losses[-25:])}
+    if arm.startswith("hotloop"):
+        seconds = by_hotloop(place, out, epochs, arm, seed, few)
+    else:
+        seconds = by_trainer(place, out, epochs, arm, seed)
     model = transformers.AutoModelForCausalLM.from_pretrained(out / "model")
     return {"seconds": seconds, "loss": held_out_loss(place, model)}
 
@@ -201,7 +272,7 @@ def measured(place: Path, arm: str, number: int, epochs: int) -> dict[str, Any]:
     words = [sys.executable, __file__, "--arm", arm, str(place), str(place / f"{arm}-{number}")]
     environment = {
         **os.environ,
-        "OMP_NUM_THREADS": "1",
+        **({} if arm.startswith("few-") else {"OMP_NUM_THREADS": "1"}),
         "TOKENIZERS_PARALLELISM": "false",
         "HOTLOOP_CACHE": str(place / "cache"),
     }
@@ -224,24 +295,33 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--few", action="store_true")
     parser.add_argument("--examples", type=int, default=320)
+    parser.add_argument("--size", choices=tuple(SIZES), default="small")
     parser.add_argument("--kind", choices=("llama", "gpt2"), default="llama")
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=(*ARMS, *COMPILED))
+    parser.add_argument("--arms", nargs="+", choices=(*ARMS, *COMPILED, *FEW_ARMS))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    few: bool = given.few
+    given.arms = given.arms or (FEW_ARMS if few else ARMS)
+    epochs = given.epochs or (200 if few else 1)
+    num, max_tokens = (25, FEW_TOKENS) if few else (given.examples, MAX_TOKENS)
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in given.arms}
     with tempfile.TemporaryDirectory() as directory:
-        make(Path(directory), given.examples, given.kind)
+        make(Path(directory), num, given.kind, given.size, max_tokens)
         for number in range(given.rounds):
             for arm in random.Random(number).sample(given.arms, len(given.arms)):
-                found[arm].append(measured(Path(directory), arm, number, given.epochs))
+                named = f"few-{arm}" if few else arm
+                found[arm].append(measured(Path(directory), named, number, epochs))
                 print(number, arm, json.dumps(found[arm][-1]), flush=True)
-    print(f"{platform.processor() or platform.machine()}, {given.kind}, one thread")
+    threads = "all CPUs" if few else "one thread"
+    print(f"{platform.processor() or platform.machine()}, {given.kind}, {threads}")
+    unit = "seconds" if few else "CPU seconds"
     for arm in given.arms:
         seconds = [each["seconds"] for each in found[arm]]
         losses = [each["loss"] for each in found[arm]]
-        told = f"{arm:22} {statistics.median(seconds):7.1f} CPU seconds, held-out loss {statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})"
+        told = f"{arm:22} {statistics.median(seconds):7.1f} {unit}, {'last' if few else 'held-out'} loss {statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})"
         for own in ("hotloop", "hotloop-bf16"):
             if own in found:
                 pairs = zip(seconds, found[own], strict=True)

@@ -17,7 +17,7 @@ from hotloop.finetune.classifier import Classifier, why_not_packed
 from hotloop.finetune.encoder import load_encoder
 from hotloop.finetune.examples import Dataset, Examples
 from hotloop.finetune.labels import OneLabel
-from hotloop.finetune.packing import FULL
+from hotloop.finetune.packing import filled
 from hotloop.finetune.start import arithmetic, build_work
 
 
@@ -58,7 +58,7 @@ def test_logits_and_gradients_are_those_of_the_padded_batch(kind: str) -> None:
 
     classifier = Classifier(model, packed=kind != "gpt2", pad_id=0)
     order, inputs = classifier.arranged(tokens)
-    assert inputs[0].shape[1] < sum(map(len, tokens)) + FULL or kind == "gpt2"
+    assert inputs[0].shape[1] == filled(sum(map(len, tokens))) or kind == "gpt2"
     torch.testing.assert_close(classifier.logits(*inputs), logits[order], atol=1e-5, rtol=0)
     (classifier(labels[order], *inputs) / len(tokens)).backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -5,7 +5,9 @@ torch draws one number after the other wherever the processor is not Intel's: on
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +37,18 @@ def kept_units(shape: torch.Size, p: float, dtype: torch.dtype = torch.float32) 
         bits.view(torch.int16)[:num], dropped - 32768, out=torch.empty(num, dtype=dtype)
     )
     return kept.mul_(65536 / (65536 - dropped)).view(shape)
+
+
+def drawn(shapes: Sequence[Sequence[int]], rates: Sequence[float]) -> list[Tensor | None]:
+    """What `kept_units` gives for each shape, one after the other, `None` for a rate of 0; by one draw where the rates are the same."""
+    if len({*rates}) > 1 or not rates[0]:
+        each_own = zip(shapes, rates, strict=True)
+        return [kept_units(torch.Size(shape), p) if p else None for shape, p in each_own]
+    sizes = [math.prod(shape) for shape in shapes]
+    whole = [-(-size // 4) * 4 for size in sizes]  # four numbers at a time
+    parts = kept_units(torch.Size([sum(whole)]), rates[0]).split(whole)  # type: ignore[no-untyped-call]
+    every = zip(parts, sizes, shapes, strict=True)
+    return [part[:size].view(shape) for part, size, shape in every]
 
 
 class Dropout(nn.Dropout):

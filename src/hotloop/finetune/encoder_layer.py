@@ -8,7 +8,7 @@ of autocast, all else in fp32.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hotloop.finetune.dropout import kept_units
+from hotloop.finetune.dropout import drawn
 from hotloop.finetune.packed_attention import running
 from hotloop.finetune.packing import Layout, attended, attended_backward, attention, times
 
@@ -60,7 +60,7 @@ def fuse_layers(stack: Iterable[Any]) -> None:
     """
     for layer in stack:
         if (found := parts_of(layer)) is not None:
-            layer.fused_parts = *found, _is_open(layer)
+            layer.fused_parts = *found, _is_open(layer), {}
             layer.forward = MethodType(_forward, layer)
         for module in layer.modules():
             names = [name for name, _ in module.named_children()]
@@ -95,85 +95,104 @@ def _forward(layer: Any, hidden: Tensor, *others: Any, **named: Any) -> Any:
     layout: Layout | None = running()
     if layout is None or hidden.device.type != "cpu":
         return type(layer).forward(layer, hidden, *others, **named)
-    parts, dropouts, size, is_open = layer.fused_parts
+    parts, dropouts, size, is_open, products = layer.fused_parts
     rates = [each.p if each is not None and layer.training else 0.0 for each in dropouts]
-    weights = (each for part in parts for each in (part.weight, part.bias))
-    fixed = layout, layer is layout.last, size, rates, [each.eps for each in parts[-2:]]
-    found = _Layer.apply(hidden[0].float(), *fixed, *weights)[None]  # type: ignore[no-untyped-call]
+    weights = [each for part in parts for each in (part.weight, part.bias)]
+    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+    if kind not in products:
+        products[kind] = _Products(weights[:12], kind)
+    fixed = products[kind], layout, layer is layout.last, size, rates, [each.eps for each in parts[-2:]]  # fmt: skip
+    found = _Layer.apply(hidden, *fixed, *weights)  # type: ignore[no-untyped-call]
     return found if is_open else (found,)
 
 
+class _Products:
+    """What is multiplied, in the type of the products and in memory that stays. Queries, keys and values are one: a product with all takes less than one with each."""
+
+    def __init__(self, weights: Sequence[Tensor], kind: torch.dtype) -> None:
+        """weights: and biases, of queries, keys, values and the three others."""
+        sizes = [len(each) for each in weights[:6:2]]
+        with torch.inference_mode(False):  # an evaluation may come first
+            self._joined = [each.new_empty(sum(sizes), *each.shape[1:], dtype=kind) for each in weights[:2]]  # fmt: skip
+            self._others = [None if each.dtype == kind else torch.empty_like(each, dtype=kind) for each in weights[6:]]  # fmt: skip
+            parts = zip(*(each.split(sizes) for each in self._joined), strict=True)  # type: ignore[no-untyped-call]
+            self._written = [each for pair in parts for each in pair]
+            self._written += [each for each in self._others if each is not None]
+
+    def read(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """(weight, bias) of all three and of each other, one after the other: what they are now."""
+        others = [*zip(weights[6:], self._others, strict=True)]
+        given = [*weights[:6], *(each for each, own in others if own is not None)]
+        torch._foreach_copy_(self._written, given)
+        return [*self._joined, *(each if own is None else own for each, own in others)]
+
+
 class _Layer(torch.autograd.Function):
-    """(T, width) to the same; of the last layer whose first tokens alone are read, to (examples, width)."""
+    """(1, T, width) to the same; of the last layer whose first tokens alone are read, to (1, examples, width)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layout: Layout, first: bool, size: int, rates: list[float], eps: list[float], *weights: Tensor) -> Tensor:  # fmt: skip
-        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-        shape = x.shape[1:]
+    def forward(ctx: Any, hidden: Tensor, products: _Products, layout: Layout, first: bool, size: int, rates: list[float], eps: list[float], *weights: Tensor) -> Tensor:  # fmt: skip
+        x = hidden[0].float()
+        shape, (g1, c1, g2, c2) = x.shape[1:], weights[12:]
         with torch.autocast("cpu", enabled=False):
-            wo, bo, wu, bu, wd, bd = (each.to(kind) for each in weights[6:12])
-            g1, c1, g2, c2 = weights[12:]
-            w, b = _joined(weights[:6:2], kind), torch.cat(weights[1:6:2]).to(kind)
+            w, b, wo, bo, wu, bu, wd, bd = products.read(weights[:12])
+            kind, num = w.dtype, len(layout.starts) if first else len(x)
+            *units, unit1, unit2 = drawn(
+                [*layout.shapes_of_weights(first=first), (num, *shape), (num, *shape)],
+                [*[rates[0]] * len(layout.masks), *rates[1:]],
+            )
             low = x.to(kind)
             rows = torch.addmm(b, low, w.t()).view(-1, size).float()
-            found, groups = attended(rows, layout, rates[0], size**-0.5, first=first)
-            a = found.to(kind).view(-1, *shape)
-            r1, unit1 = _added(x[layout.starts] if first else x, torch.addmm(bo, a, wo.t()), rates[1])  # fmt: skip
+            found, groups = attended(rows, layout, units, size**-0.5, first=first)
+            a = found.to(kind, memory_format=torch.contiguous_format).reshape(num, *shape)
+            r1 = _added(x[layout.starts] if first else x, torch.addmm(bo, a, wo.t()), unit1)
             y1, mean1, rstd1 = torch.native_layer_norm(r1, shape, g1, c1, eps[0])
             low1 = y1.to(kind)
             i = torch.addmm(bu, low1, wu.t())
             act = F.gelu(i)
-            r2, unit2 = _added(y1, torch.addmm(bd, act, wd.t()), rates[2])
+            r2 = _added(y1, torch.addmm(bd, act, wd.t()), unit2)
             y2, mean2, rstd2 = torch.native_layer_norm(r2, shape, g2, c2, eps[1])
-        ctx.layout, ctx.first, ctx.size = layout, first, size
-        ctx.save_for_backward(w, wo, wu, wd, g1, c1, g2, c2, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, *groups)  # fmt: skip
-        return y2
+        ctx.layout, ctx.first, ctx.size, ctx.kind = layout, first, size, hidden.dtype
+        ctx.products = w, wo, wu, wd  # written by each forward: the same until weights are updated
+        ctx.save_for_backward(g1, c1, g2, c2, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, *groups)  # fmt: skip
+        return y2[None]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        w, wo, wu, wd, g1, c1, g2, c2, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, *groups = ctx.saved_tensors  # fmt: skip
+        g1, c1, g2, c2, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, *groups = ctx.saved_tensors  # fmt: skip
         layout, first, size, kind, shape = ctx.layout, ctx.first, ctx.size, low.dtype, low.shape[1:]
-        of_norm = torch.ops.aten.native_layer_norm_backward
+        w, wo, wu, wd = ctx.products
+        of_norm = torch.ops.aten.native_layer_norm_backward.default
         with torch.autocast("cpu", enabled=False):
-            dr2, dg2, dc2 = of_norm(gradient, r2, shape, mean2, rstd2, g2, c2, [True] * 3)
+            dr2, dg2, dc2 = of_norm(gradient[0], r2, shape, mean2, rstd2, g2, c2, [True] * 3)
             df = times(dr2, unit2).to(kind)
-            di = torch.ops.aten.gelu_backward(df @ wd, i)
+            di = torch.ops.aten.gelu_backward.default(df.mm(wd), i)
             # before `dr2`, which may be `df`, is added to
             of_up, of_down = _of_weight(di, low1), _of_weight(df, act)
             dr1, dg1, dc1 = of_norm(_plus(dr2, di, wu), r1, shape, mean1, rstd1, g1, c1, [True] * 3)
             dh = times(dr1, unit1).to(kind)
             of_behind = _of_weight(dh, a)
-            da = (dh @ wo).view(-1, size).float()
+            da = dh.mm(wo).view(-1, size)
             rows = attended_backward(da, groups, layout, size**-0.5, first=first)
-            rows = rows.to(kind).view(len(low), -1)
+            rows = rows.to(kind, memory_format=torch.contiguous_format).reshape(len(low), -1)
             dx = dr1.new_zeros(low.shape).index_copy_(0, layout.starts, dr1) if first else dr1
             of_inputs = zip(*(each.chunk(3) for each in _of_weight(rows, low)), strict=True)
-            dx = _plus(dx, rows, w)
+            dx = _plus(dx, rows, w)[None].to(ctx.kind)
         pairs = (*of_inputs, of_behind, of_up, of_down, (dg1, dc1), (dg2, dc2))
-        return dx, *[None] * 5, *(each for pair in pairs for each in pair)
-
-
-def _joined(weights: tuple[Tensor, ...], kind: torch.dtype) -> Tensor:
-    """One product with all of them takes less than one with each."""
-    joined = weights[0].new_empty(sum(map(len, weights)), weights[0].shape[1], dtype=kind)
-    for own, weight in zip(joined.split([*map(len, weights)]), weights, strict=True):  # type: ignore[no-untyped-call]
-        own.copy_(weight)  # `torch.cat` takes longer where it converts
-    return joined
+        return dx, *[None] * 6, *(each for pair in pairs for each in pair)
 
 
 def _of_weight(gradient: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of the weight and the bias of a product."""
-    return (gradient.t() @ given).float(), gradient.sum(0).float()
+    return gradient.t().mm(given).float(), gradient.sum(0, dtype=torch.float32)
 
 
-def _added(x: Tensor, h: Tensor, p: float) -> tuple[Tensor, Tensor | None]:
-    """x + dropout(h), and by what each unit of h was multiplied."""
-    units = kept_units(h.shape, p) if p else None
-    return x + h if units is None else torch.addcmul(x, h, units), units
+def _added(x: Tensor, h: Tensor, units: Tensor | None) -> Tensor:
+    return x + h if units is None else torch.addcmul(x, h, units)
 
 
 def _plus(total: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
     """total + gradient @ weight, in the memory of `total`."""
     same = gradient.dtype == total.dtype
-    return total.addmm_(gradient, weight) if same else total.add_(gradient @ weight)
+    return total.addmm_(gradient, weight) if same else total.add_(gradient.mm(weight))

@@ -1,7 +1,7 @@
 """Examples one after the other in one row, and attention that stays inside each, computed for examples of similar length together.
 
 The tokens of a step are padded for the products of attention alone, within groups of similar length; all else
-is computed once per token. The row is filled up to a multiple of `FULL` with one more example that nothing reads (one example
+is computed once per token. The row is filled up, as `filled` says, with one more example that nothing reads (one example
 alone is made longer, and its attention masked):
 oneDNN makes a new kernel for each new number of rows, which took a quarter of the time of the products in bf16.
 """
@@ -19,15 +19,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
-from hotloop.finetune.dropout import kept_units
+from hotloop.finetune.dropout import drawn
 from hotloop.finetune.packed_attention import WITHOUT_CUDNN, running
 from hotloop.train.batches import Inputs
 
 ATTENTION = "hotloop_examples"
 """Its name among the attention functions of transformers."""
-FULL = 16
 WIDTHS = np.array([16, 32, 48, 64, 96, *(2**power for power in range(7, 17))])
 """Examples of up to as many tokens form a group."""
+
+
+def filled(num_tokens: int) -> int:
+    """A multiple of 16; up to 128 tokens of 4: 32 numbers of rows, made in a fifth of a second, for products of fewer rows."""
+    multiple = 4 if num_tokens <= 128 else 16
+    return -(-num_tokens // multiple) * multiple
 
 
 @dataclass(slots=True)
@@ -56,6 +61,11 @@ class Layout:
         mask = self.masks[0]
         return mask.shape[2] == self.num_tokens and 3 * mask.numel() == len(self.back)
 
+    def shapes_of_weights(self, *, first: bool = False) -> list[tuple[int, ...]]:
+        """Of each group's attention; with `first` that of the first token of each example."""
+        sizes = ((len(mask), mask.shape[2]) for mask in self.masks)
+        return [(num, 1 if first else width, width) for num, width in sizes]
+
     def with_tensors(self) -> Layout:
         shapes = torch.zeros(
             len(WIDTHS) + 1, 2, dtype=torch.int64
@@ -83,7 +93,7 @@ def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]
     """Ids and positions (1, T), where the tokens of examples are, and the tensors of a `Layout`; with the order of the examples, the longest first."""
     order = sorted(range(len(tokens)), key=lambda index: -len(tokens[index]))
     lengths = [len(tokens[index]) for index in order]
-    fill = -sum(lengths) % FULL
+    fill = filled(sum(lengths)) - sum(lengths)
     parts = [tokens[index] for index in order] + [np.repeat(tokens[0][:1], fill)]
     is_one = len(lengths) == 1
     sizes = np.array([lengths[0] + fill] if is_one else [*lengths, fill] if fill else lengths)
@@ -163,7 +173,9 @@ def attention(
     scale = size**-0.5 if scaling is None else scaling
     with torch.autocast(query.device.type, enabled=False):
         if dropout and on_cpu:  # torch's own takes far longer with dropout
-            found = attended(rows, layout, dropout, scale)[0]
+            shapes = layout.shapes_of_weights()
+            units = drawn(shapes, [dropout] * len(shapes))
+            found = attended(rows, layout, units, scale)[0].reshape(-1, size)
         else:
             outputs = []
             with nullcontext() if on_cpu else sdpa_kernel(WITHOUT_CUDNN):
@@ -172,7 +184,7 @@ def attention(
                     closed = mask.view(-1, heads, 1, mask.shape[2]).to(q.dtype)
                     out = F.scaled_dot_product_attention(q, k, v, closed, dropout, scale=scale)
                     outputs.append(out.flatten(0, 1))
-            found = _gathered(outputs, layout)
+            found = _gathered(outputs, layout).reshape(-1, size)
     return found.view(1, num, heads, size).to(kind), None
 
 
@@ -191,27 +203,26 @@ def in_groups(rows: Tensor, layout: Layout) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _gathered(found: Sequence[Tensor], layout: Layout) -> Tensor:
-    """(tokens x heads, width of a head) of what each group has, (examples x heads, width, width of a head)."""
+    """(tokens x heads, width of a head) of what each group has, (examples x heads, width, width of a head); of one example (tokens, heads, width of a head), in another order in memory."""
     size = found[0].shape[2]
     if layout.is_one:
-        return found[0].transpose(0, 1).reshape(-1, size)
+        return found[0].transpose(0, 1)
     return torch.cat([each.reshape(-1, size) for each in found]).index_select(0, layout.back_of_one())  # fmt: skip
 
 
 def attended(
-    rows: Tensor, layout: Layout, p: float, scale: float, *, first: bool = False
-) -> tuple[Tensor, list[Any]]:
+    rows: Tensor, layout: Layout, units: Sequence[Tensor | None], scale: float, *, first: bool = False
+) -> tuple[Tensor, list[Any]]:  # fmt: skip
     """For each token (with `first` the first one of each example) and head a row of attention within its example.
 
-    And what `attended_backward` takes, five for each group: queries, keys, values, weights, and by what dropout multiplied them.
+    `units`: for each group by what dropout multiplies its weights. And what `attended_backward` takes, five for each group: queries, keys, values, weights, and by what dropout multiplied them.
     """
     found, groups = list[Tensor](), list[Any]()
-    for mask, q, k, v in in_groups(rows, layout):
+    for (mask, q, k, v), kept in zip(in_groups(rows, layout), units, strict=True):
         q = q[:, :1] if first else q
         weights = torch.baddbmm(mask, q, k.mT, alpha=scale).softmax(-1)
-        units = kept_units(weights.shape, p) if p else None
-        found.append(torch.bmm(times(weights, units), v))
-        groups += q, k, v, weights, units
+        found.append(torch.bmm(times(weights, kept), v))
+        groups += q, k, v, weights, kept
     if first:
         size, num_heads = rows.shape[1], len(rows) // layout.num_tokens // 3
         return torch.cat(found).view(-1, size)[: len(layout.starts) * num_heads], groups
@@ -221,16 +232,16 @@ def attended(
 def attended_backward(
     gradient: Tensor, groups: Sequence[Any], layout: Layout, scale: float, *, first: bool
 ) -> Tensor:
-    """The gradient of `rows`."""
+    """The gradient of `rows`; of one example (tokens, 3, heads, width of a head), in another order in memory."""
     size, found = gradient.shape[1], []
     if layout.is_one and not first:
-        parts = [gradient.view(layout.num_tokens, -1, size).transpose(0, 1)]
+        parts = [gradient.view(layout.num_tokens, -1, size).transpose(0, 1).float()]
     else:
         where = torch.arange(len(gradient)) if first else layout.back_of_one()
         sizes = [each.shape[0] * each.shape[1] for each in groups[::5]]
-        cells = gradient.new_zeros(sum(sizes), size).index_copy_(
-            0, where, gradient
-        )  # 0 for no token
+        # 0 for no token
+        cells = gradient.new_zeros(sum(sizes), size, dtype=torch.float32)
+        cells.index_copy_(0, where, gradient.float())
         parts = [part.view(q.shape) for part, q in zip(cells.split(sizes), groups[::5], strict=True)]  # type: ignore[no-untyped-call]  # fmt: skip
     for number, part in enumerate(parts):
         q, k, v, weights, units = groups[5 * number : 5 * number + 5]
@@ -240,7 +251,7 @@ def attended_backward(
         of_v = torch.bmm(times(weights, units).mT, part)
         found.append([of_q, torch.bmm(slopes.mT, q), of_v])
     if layout.is_one:
-        return torch.stack(found[0]).permute(2, 0, 1, 3).reshape(-1, size)
+        return torch.stack(found[0]).permute(2, 0, 1, 3)
     cells = torch.cat([each.view(-1, size) for kind in zip(*found, strict=True) for each in kind])
     return cells.index_select(0, layout.back)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_MXFAST, _M_TRIM_THRESHOLD, _M_MMAP_MAX = 1, -1, -4
 """From <malloc.h>."""
 _MADV_HUGEPAGE = 14
 """From <linux/mman.h>."""
@@ -28,6 +28,7 @@ def keep_freed_memory(reserve_bytes: int) -> bool:
         libc = ctypes.CDLL(None)
         _kept = bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, -1))
         if _kept:
+            libc.mallopt(_M_MXFAST, 0)  # freeing a large chunk would tidy up all fast bins
             libc.malloc.argtypes, libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
             libc.free.argtypes = (ctypes.c_void_p,)
             libc.free(libc.malloc(reserve_bytes))  # free(NULL) is nothing, where there was no room

@@ -1,15 +1,16 @@
 """What `hotloop.watch` costs: the same loop with and without it, in turns; two of 13 ms a step in one process, and transformers' Trainer.
 
-    python benchmarks/watch_cost.py [--pairs 6] [--steps 300] [--loops host device trainer] [--json FILE]
+    python benchmarks/watch_cost.py [--pairs 6] [--steps 300] [--untimed 60] [--loops host device trainer] [--cpu-seconds] [--json FILE]
     git worktree add /tmp/before COMMIT; PYTHONPATH=/tmp/before/src python benchmarks/watch_cost.py    the same before a change
 
 Two loops, each of which copies a batch that is not pinned, calls 40 modules and reads its loss in each step: in `host` the host
 works some 10 ms of it, so that all that the watch does takes time; in `device` one kernel takes them, and what the watch does meanwhile
 takes none. The kernel, and with it this loop, is there on a GPU alone. `trainer`, only where it is asked for, is a Trainer that fine-tunes a
-BERT of 4 layers and width 256 on 8 texts of 32 tokens a step, with and without `TransformersWatch(steps=None)`, each block in a fresh
-process; it needs transformers and accelerate. A block makes 60 steps that are not timed (the watch's start,
+BERT of 4 layers and width 256 on 8 texts of 32 tokens a step, with and without `TransformersWatch(steps=None)`; it needs
+transformers and accelerate. A block makes 60 steps that are not timed (the watch's start,
 its warm-up and its profile), then `--steps` steps, from one wait for the device to the next. With and without the watch in
-random order, a pair each. Printed: seconds per step and their ratio, its interval of 95 % over the pairs, and what the watch itself
+random order, a pair each, after one of each that is not counted. `--cpu-seconds` counts those of the process, all its threads, torch's one among
+them: on a shared machine pairs scatter less by them. Printed: seconds per step and their ratio, its interval of 95 % over the pairs, and what the watch itself
 says that it took (bar: 2 %; on one H100 before it left out steps on a GPU 5.4 and 5.9 %).
 """
 
@@ -20,7 +21,6 @@ import json
 import math
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,7 +37,7 @@ import hotloop
 from hotloop.core.files import write_atomically
 from hotloop.judge.estimate import as_ratio, log_interval
 
-UNTIMED = 60
+CLOCK = time.process_time if "--cpu-seconds" in sys.argv else time.perf_counter
 WORK_S = 0.010
 BAR = 0.02
 
@@ -83,7 +83,7 @@ class Loop:
     def steps(self, number: int) -> float:
         """Seconds per step."""
         self.wait()
-        began = time.perf_counter()
+        began = CLOCK()
         for step in range(number):
             x = self.batches[step % len(self.batches)].to(self.device)
             loss = (self.model(x) - x).square().mean()
@@ -93,17 +93,17 @@ class Loop:
             self.optimizer.step()
             loss.item()
         self.wait()
-        return (time.perf_counter() - began) / number
+        return (CLOCK() - began) / number
 
     def wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
 
-def block(loop: Loop, steps: int, *, watched: bool) -> tuple[float, dict[str, Any]]:
+def block(loop: Loop, untimed: int, steps: int, *, watched: bool) -> tuple[float, dict[str, Any]]:
     """Seconds per step, and what the watch says of itself."""
     with hotloop.watch(show=False) if watched else nullcontext() as seen:
-        loop.steps(UNTIMED)
+        loop.steps(untimed)
         seconds = loop.steps(steps)
     if seen is None:
         return seconds, {}
@@ -120,16 +120,8 @@ def of_itself(seen: Any) -> dict[str, Any]:
     }
 
 
-def trainer_block(steps: int, *, watched: bool) -> tuple[float, dict[str, Any]]:
-    """As `block`, of Trainer in a process of its own."""
-    words = [sys.executable, __file__, "--trainer", str(watched), "--steps", str(steps)]
-    ended = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
-    seconds, said = json.loads(ended.stdout.splitlines()[-1])
-    return seconds, said
-
-
-def train(steps: int, *, watched: bool) -> tuple[float, dict[str, Any]]:
-    """One block of Trainer, in this process."""
+def trainer_block(untimed: int, steps: int, *, watched: bool) -> tuple[float, dict[str, Any]]:
+    """As `block`, of Trainer."""
     import transformers
 
     from hotloop.integrations import TransformersWatch
@@ -138,10 +130,10 @@ def train(steps: int, *, watched: bool) -> tuple[float, dict[str, Any]]:
 
     class Ends(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            if state.global_step in (UNTIMED, UNTIMED + steps):
+            if state.global_step in (untimed, untimed + steps):
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
-                ends.append(time.perf_counter())
+                ends.append(CLOCK())
 
     torch.manual_seed(0)
     config = transformers.BertConfig(
@@ -162,7 +154,7 @@ def train(steps: int, *, watched: bool) -> tuple[float, dict[str, Any]]:
             model=transformers.BertForSequenceClassification(config),
             args=transformers.TrainingArguments(
                 output_dir=directory,
-                max_steps=UNTIMED + steps,
+                max_steps=untimed + steps,
                 logging_steps=10,
                 save_strategy="no",
                 dataloader_pin_memory=torch.cuda.is_available(),
@@ -175,12 +167,13 @@ def train(steps: int, *, watched: bool) -> tuple[float, dict[str, Any]]:
     return (ends[1] - ends[0]) / steps, of_itself(watch.seen) if watch else {}
 
 
-def measure(name: str, device: str, pairs: int, steps: int) -> dict[str, Any]:
+def measure(name: str, device: str, pairs: int, untimed: int, steps: int) -> dict[str, Any]:
     made_by: Callable[..., tuple[float, dict[str, Any]]] = trainer_block
     if name != "trainer":
         loop = Loop({"host": host_work, "device": device_work}[name](), device)
-        loop.steps(UNTIMED)
         made_by = partial(block, loop)
+    for watched in (True, False):  # what a process does once
+        made_by(untimed, untimed, watched=watched)
     draw = random.Random(name)
     made = []
     for number in range(pairs):
@@ -188,7 +181,7 @@ def measure(name: str, device: str, pairs: int, steps: int) -> dict[str, Any]:
         draw.shuffle(order)
         pair: dict[str, Any] = {}
         for watched in order:
-            seconds, said = made_by(steps, watched=watched)
+            seconds, said = made_by(untimed, steps, watched=watched)
             pair |= {"watched_s" if watched else "alone_s": seconds, **said}
         made.append(pair)
         print(
@@ -210,17 +203,17 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--loops", nargs="+", choices=("host", "device", "trainer"))
-    parser.add_argument("--trainer", choices=("True", "False"), help=argparse.SUPPRESS)
+    parser.add_argument("--untimed", type=int, default=60)
+    parser.add_argument("--cpu-seconds", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    if args.trainer:  # a block, in its own process
-        print(json.dumps(train(args.steps, watched=args.trainer == "True")))
-        return 0
+    if args.cpu_seconds:
+        torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     print(f"{machine}, torch {torch.__version__}, {Path(hotloop.__file__).parent}", flush=True)
     names = args.loops or (["host", "device"] if device == "cuda" else ["host"])
-    found = [measure(name, device, args.pairs, args.steps) for name in names]
+    found = [measure(name, device, args.pairs, args.untimed, args.steps) for name in names]
     if args.json:
         stored = {"device": machine, "torch": torch.__version__, "loops": found}
         write_atomically(args.json, (json.dumps(stored, indent=1) + "\n").encode())

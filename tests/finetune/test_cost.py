@@ -12,9 +12,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.finetune.classifier import ONE_LABEL, Classifier, why_not_packed
-from hotloop.finetune.dropout import Dropout, dropout, replace_dropout
+from hotloop.finetune.dropout import Dropout, drawn, dropout, kept_units, replace_dropout
 from hotloop.finetune.encoder_layer import as_written
 from hotloop.finetune.entities import Entities
+from hotloop.finetune.packing import filled
 from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.optimizations.precision.autocast import autocast
 
@@ -40,6 +41,19 @@ def test_dropout_draws_again_after_the_same_seed_and_leaves_extremes_to_their_me
     assert torch.equal(first, dropout(x, 0.3))
     assert not dropout(x, 1.0).any()
     assert torch.equal(dropout(x, 1e-9), x)
+
+
+def test_one_draw_gives_what_a_draw_for_each_gives() -> None:
+    shapes = [(3, 5, 7), (4, 4), (1,), (6, 11)]
+    for rates in ([0.3] * 4, [0.3, 0.0, 0.5, 0.3], [0.0] * 4):
+        torch.manual_seed(5)
+        wanted = [
+            kept_units(torch.Size(s), p) if p else None for s, p in zip(shapes, rates, strict=True)
+        ]
+        torch.manual_seed(5)
+        for units, one in zip(drawn(shapes, rates), wanted, strict=True):
+            assert (units is None) == (one is None)
+            assert units is None or torch.equal(units, one)
 
 
 def test_every_dropout_of_a_model_is_replaced_and_its_weights_keep_their_names() -> None:
@@ -154,6 +168,54 @@ def test_copy_of_a_model_computes_with_its_own_weights() -> None:
         weight.data.zero_()
     assert torch.equal(copied.logits(*inputs), before)
     assert not torch.equal(classifier.logits(*inputs), before)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fused_layer_computes_with_the_weights_of_the_moment(precision: str) -> None:
+    """Its copies of them stay in memory: from an evaluation on, through updates, and with two forwards before their backwards."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSequenceClassification.from_config(config("bert")).eval()
+    classifier = Classifier(model, packed=True, pad_id=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    texts = [np.arange(5, n, dtype=np.int32) for n in (30, 31)]
+    inputs = [classifier.arranged([text])[1] for text in texts]
+    with torch.inference_mode(), autocast("cpu", precision):
+        classifier.logits(*classifier.arranged(texts[:1])[1])
+
+    def gradients(model: Classifier, *, at_once: bool) -> list[torch.Tensor]:
+        model.zero_grad()
+        with autocast("cpu", precision):
+            losses = (model.logits(*each).float().square().sum() for each in inputs)
+            for loss in [sum(losses)] if at_once else losses:
+                loss.backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    for _ in range(2):
+        anew = Classifier(copy.deepcopy(model), packed=True, pad_id=0)  # reads them into others
+        wanted = gradients(anew, at_once=False)
+        for at_once in (False, True):
+            for own, other in zip(gradients(classifier, at_once=at_once), wanted, strict=True):
+                off = float((own - other).norm() / other.norm())
+                assert off < (1e-5 if precision == "fp32" else 1e-2)
+        optimizer.step()
+
+
+def test_texts_of_the_same_lengths_are_arranged_alike_but_for_their_tokens() -> None:
+    model = transformers.AutoModelForSequenceClassification.from_config(config("bert"))
+    classifier = Classifier(model, packed=True, pad_id=0)
+    first, second = (
+        classifier.arranged([np.full(n, token, dtype=np.int32) for n in (3, 17)])[1]
+        for token in (7, 9)
+    )
+    assert first[0].tolist() == [[7] * 20]
+    assert second[0].tolist() == [[9] * 20]
+    assert all(torch.equal(a, b) for a, b in zip(first[1:], second[1:], strict=True))
+    assert first[1].tolist() == [[*range(17), *range(3)]]
+
+
+@pytest.mark.parametrize(("num", "wanted"), [(1, 4), (57, 60), (128, 128), (129, 144), (150, 160)])
+def test_rows_are_filled_to_few_different_numbers(num: int, wanted: int) -> None:
+    assert filled(num) == wanted
 
 
 def bert_with(activation: str) -> Any:

@@ -35,7 +35,7 @@ import finetune_speed
 BATCH, RATE, MAX_TOKENS = 8, 1e-3, 512
 ARMS = ("hotloop", "hotloop-bf16", "trainer", "trainer-bf16-grouped")
 FEW_ARMS = ("hotloop", "hotloop-bf16", "plain", "plain-max")
-FEW_TOKENS, FEW_RATE = 128, 1e-4
+FEW_TOKENS = 128
 SIZES = {"small": (4, 256, 8192), "base": (6, 384, 30522), "gpt2": (12, 768, 50257)}
 """Layers, width, tokens of the vocabulary at most."""
 COMPILED = ("hotloop-compiled", "hotloop-bf16-compiled")
@@ -162,7 +162,7 @@ def by_hotloop(place: Path, out: Path, epochs: int, arm: str, seed: int, few: bo
     words += [f"data.held_out={place / 'held-out.jsonl'}", f"train.epochs={epochs}"]
     words += [f"data.seed={seed}", f"train.seed={seed}"]
     words += [f"train.microbatch={1 if few else BATCH}"]
-    words += [f"optimizer.learning_rate={FEW_RATE if few else RATE}"]
+    words += [f"optimizer.learning_rate={finetune_speed.RATE if few else RATE}"]
     words += ["schedule.name=constant", "train.clip_norm=null"] if few else []
     words += [f"train.precision={'bf16' if 'bf16' in arm else 'fp32'}"]
     words += [f"train.compile={str(arm in COMPILED).lower()}"]
@@ -204,7 +204,7 @@ def by_trainer(place: Path, out: Path, epochs: int, arm: str, seed: int) -> floa
 
 
 def by_loop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> float:
-    """Seconds of a plain loop, one example a step, as many write it. Called in a process of its own."""
+    """Seconds. Called in a process of its own."""
     import torch
     import transformers
 
@@ -230,23 +230,10 @@ def by_loop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> float:
                 mask = torch.nn.functional.pad(mask, rest)
             return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
-    torch.manual_seed(seed)
-    loader = torch.utils.data.DataLoader(Answers(), batch_size=1, shuffle=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=FEW_RATE, weight_decay=0.0)
-    model.train()
-    losses: list[float] = []
-    began = finetune_speed.CLOCK()
-    for _ in range(epochs):
-        for batch in loader:
-            optimizer.zero_grad()
-            loss = model(**{name: each.to(device) for name, each in batch.items()}).loss
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    seconds = finetune_speed.CLOCK() - began
+    losses, ends = finetune_speed.plain_loop(model, Answers(), epochs, device, seed)
     out.mkdir()
     (out / "steps.jsonl").write_text("".join(json.dumps({"loss": each}) + "\n" for each in losses))
-    return seconds
+    return ends[-1] - ends[0]
 
 
 def one(place: Path, out: Path, epochs: int, arm: str, seed: int) -> dict[str, Any]:

@@ -283,8 +283,29 @@ def by_hotloop(
     }
 
 
+def plain_loop(
+    model: Any, examples: Any, epochs: int, device: str, seed: int
+) -> tuple[list[float], list[float]]:
+    """One example a step, as many write it: the loss of each, and the clock before the first and after each."""
+    torch.manual_seed(seed)
+    loader = torch.utils.data.DataLoader(examples, batch_size=1, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    model.train()
+    losses: list[float] = []
+    ends = [CLOCK()]
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = model(**{name: each.to(device) for name, each in batch.items()}).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            ends.append(CLOCK())
+    return losses, ends
+
+
 def by_loop(place: Path, out: Path, epochs: int, arm: str, few: bool) -> dict[str, Any]:
-    """A plain loop of batch 1, as many write it. Called in a process of its own."""
+    """Called in a process of its own."""
     import transformers
 
     rows = list(csv.DictReader((place / "train.csv").open(encoding="utf-8")))
@@ -308,20 +329,7 @@ def by_loop(place: Path, out: Path, epochs: int, arm: str, few: bool) -> dict[st
             label = torch.tensor(PACKAGES.index(rows[index]["label"]))
             return {**{name: each[0] for name, each in made.items()}, "labels": label}
 
-    torch.manual_seed(0)
-    loader = torch.utils.data.DataLoader(Texts(), batch_size=1, shuffle=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-    model.train()
-    losses: list[float] = []
-    ends = [CLOCK()]
-    for _ in range(epochs):
-        for batch in loader:
-            optimizer.zero_grad()
-            loss = model(**{name: each.to(device) for name, each in batch.items()}).loss
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-            ends.append(CLOCK())
+    losses, ends = plain_loop(model, Texts(), epochs, device, seed=0)
     num = epochs * len(rows)
     return {
         "rate": num / (ends[-1] - ends[0]),

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -93,17 +92,9 @@ class Layout:
 def packed(tokens: Sequence[np.ndarray], heads: int) -> tuple[list[int], Inputs]:
     """Ids and positions (1, T), where the tokens of examples are, and the tensors of a `Layout`; with the order of the examples, the longest first."""
     order = sorted(range(len(tokens)), key=lambda index: -len(tokens[index]))
-    positions, *places = _places(tuple(len(tokens[index]) for index in order), heads)
-    ids = np.empty((1, positions.shape[1]), dtype=np.int64)
-    np.concatenate([tokens[index] for index in order], out=ids[0, : len(places[0])])
-    ids[0, len(places[0]) :] = tokens[0][0]
-    return order, tuple(map(torch.from_numpy, (ids, positions, *places)))
-
-
-@lru_cache(maxsize=64)  # one text a step has few lengths
-def _places(lengths: tuple[int, ...], heads: int) -> tuple[np.ndarray, ...]:
-    """Positions (1, T), which tokens are of an example, and what a `Layout` has as tensors; of examples of these lengths, the longest first."""
+    lengths = [len(tokens[index]) for index in order]
     fill = filled(sum(lengths)) - sum(lengths)
+    parts = [tokens[index] for index in order] + [np.repeat(tokens[0][:1], fill)]
     is_one = len(lengths) == 1
     sizes = np.array([lengths[0] + fill] if is_one else [*lengths, fill] if fill else lengths)
     starts = np.cumsum(sizes) - sizes
@@ -125,17 +116,19 @@ def _places(lengths: tuple[int, ...], heads: int) -> tuple[np.ndarray, ...]:
         cells += rows.size * heads
         is_open = real & (np.arange(width) < lengths[0])
         shut = np.where(is_open, np.float32(0), np.float32(-np.inf))
-        masks.append(np.repeat(shut, heads, 0)[:, None])
-    column[len(of) - fill :] = np.arange(fill)  # a model has positions for its longest text alone
+        masks.append(torch.from_numpy(np.repeat(shut, heads, 0)[:, None]))
+    ids = np.concatenate(parts).astype(np.int64)
+    column[len(ids) - fill :] = np.arange(fill)  # a model has positions for its longest text alone
     which = np.arange(3)[:, None]
-    return (
+    arrays = (
+        ids[None],
         column[None],
-        np.arange(len(of) - fill),
-        starts[: len(lengths)],
+        np.arange(len(ids) - fill),
+        starts[: len(order)],
         (np.concatenate(there) + which * heads).ravel(),
         (back[:, None] + which * cells).ravel(),
-        *masks,
     )
+    return order, (*map(torch.from_numpy, arrays), *masks)
 
 
 class _Spread(torch.autograd.Function):

@@ -9,7 +9,7 @@ arXiv 2502.16982).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,9 @@ def build_optimizer(
     momentum = config.momentum
     match config.name:
         case "adamw":
-            return torch.optim.AdamW(
+            on_cpu = all(p.is_cpu for p in model.parameters())
+            kind = AdamWInParts if fused and on_cpu else torch.optim.AdamW
+            return kind(
                 decayed_apart(model.parameters()),
                 lr=config.learning_rate,
                 betas=(config.beta1, config.beta2),
@@ -170,35 +172,89 @@ class Muon(torch.optim.Optimizer):
 
     def _step_others(self, group: dict[str, Any]) -> None:
         weights = [p for p in group["params"] if p.grad is not None]
-        for p in weights:
-            state = self.state[p]
-            if not state:
-                where = p.device if group["fused"] else torch.device("cpu")
-                state["step"] = torch.zeros((), dtype=torch.float32, device=where)
-                state["exp_avg"] = torch.zeros_like(p)
-                state["exp_avg_sq"] = torch.zeros_like(p)
-        beta1, beta2 = group["betas"]
-        adamw(
-            weights,
-            [p.grad for p in weights],
-            [self.state[p]["exp_avg"] for p in weights],
-            [self.state[p]["exp_avg_sq"] for p in weights],
-            [],
-            [self.state[p]["step"] for p in weights],
-            fused=True if group["fused"] else None,
-            amsgrad=False,
-            beta1=beta1,
-            beta2=beta2,
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-            found_inf=self._found_inf,
-        )
+        _step_by_adamw(self, group, weights, [p.grad for p in weights])
 
     @property
     def _found_inf(self) -> Tensor | None:
         return getattr(self, "found_inf", None)
+
+
+class AdamWInParts(torch.optim.AdamW):
+    """The fused one, for weights on a CPU whose gradients may be narrower than they are (`Tensor.grad_dtype`).
+
+    Those are widened a few at a time, just before they are read: all at once, they would go to memory and back.
+    """
+
+    PART_BYTES = 7 << 20
+    """Of wide gradients, at most, for which a processor's cache has room beside what an update reads and writes."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._wide: dict[tuple[int, torch.Size], Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            given = [p for p in group["params"] if p.grad is not None]
+            wide = [p for p in given if p.grad.dtype == p.dtype]
+            _step_by_adamw(self, group, wide, [p.grad for p in wide])
+            for part in self._parts([p for p in given if p.grad.dtype != p.dtype]):
+                grads = [self._room(number, p) for number, p in enumerate(part)]
+                torch._foreach_copy_(grads, [p.grad for p in part if p.grad is not None])
+                _step_by_adamw(self, group, part, grads)
+
+    def _parts(self, weights: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+        part, size = list[nn.Parameter](), 0
+        for p in weights:
+            if part and size + p.nbytes > self.PART_BYTES:
+                yield part
+                part, size = [], 0
+            part.append(p)
+            size += p.nbytes
+        if part:
+            yield part
+
+    def _room(self, number: int, weight: nn.Parameter) -> Tensor:
+        """Memory that all parts use in turn."""
+        key = number, weight.shape
+        if key not in self._wide:
+            self._wide[key] = torch.empty_like(weight)
+        return self._wide[key]
+
+
+def _step_by_adamw(
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    weights: list[nn.Parameter],
+    grads: list[Tensor],
+) -> None:
+    """A step of some weights of a group, as torch's own makes it of all."""
+    for p in weights:
+        state = optimizer.state[p]
+        if not state:
+            where = p.device if group["fused"] else torch.device("cpu")
+            state["step"] = torch.zeros((), dtype=torch.float32, device=where)
+            state["exp_avg"] = torch.zeros_like(p)
+            state["exp_avg_sq"] = torch.zeros_like(p)
+    beta1, beta2 = group["betas"]
+    adamw(
+        weights,  # type: ignore[arg-type]
+        grads,
+        [optimizer.state[p]["exp_avg"] for p in weights],
+        [optimizer.state[p]["exp_avg_sq"] for p in weights],
+        [],
+        [optimizer.state[p]["step"] for p in weights],
+        fused=True if group["fused"] else None,
+        amsgrad=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=False,
+        grad_scale=getattr(optimizer, "grad_scale", None),
+        found_inf=getattr(optimizer, "found_inf", None),
+    )
 
 
 def orthogonalize(batch: Tensor) -> Tensor:

@@ -1,23 +1,29 @@
 """What a step of fine-tuning leaves out does not change what is learned."""
 
 import copy
+import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from encoders import config
+from encoders import config, save_encoder, write_csv
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.finetune import encoder_layer
 from hotloop.finetune.classifier import ONE_LABEL, Classifier, why_not_packed
 from hotloop.finetune.dropout import Dropout, drawn, dropout, kept_units, replace_dropout
-from hotloop.finetune.encoder_layer import as_written
+from hotloop.finetune.encoder_layer import as_written, narrow_gradients
 from hotloop.finetune.entities import Entities
 from hotloop.finetune.packing import filled
 from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.optimizations.precision.autocast import autocast
+from hotloop.train import loop
+from hotloop.train.optimizer import AdamWInParts, decayed_apart
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -244,3 +250,135 @@ def test_attention_that_takes_no_other_is_replaced_while_examples_are_packed(
     assert why_not_packed(model, tokens) is None
     monkeypatch.setattr("hotloop.finetune.encoder_layer.ATTENTIONS", ())
     assert why_not_packed(plain, tokens) is not None
+
+
+def packed_bert() -> tuple[Any, Any]:
+    """A classifier of fused layers in training, and what it reads of three texts."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSequenceClassification.from_config(config("bert"))
+    replace_dropout(model)
+    classifier = Classifier(model.train(), packed=True, pad_id=0)
+    texts = [np.arange(5, n, dtype=np.int32) for n in (30, 12, 17)]
+    return classifier, classifier.arranged(texts)[1]
+
+
+def test_weights_are_the_same_whether_gradients_stay_narrow_or_not() -> None:
+    """Those of products are bf16 then; with one part of the update for each weight, and with one for all."""
+    found = []
+    for narrow, part_bytes in ((False, 0), (True, 0), (True, 1 << 30)):
+        classifier, inputs = packed_bert()
+        if narrow:
+            narrow_gradients(classifier)
+        optimizer = AdamWInParts(decayed_apart(classifier.parameters()), fused=True, weight_decay=0.1)  # fmt: skip
+        optimizer.PART_BYTES = part_bytes
+        for _ in range(3):
+            optimizer.zero_grad()
+            with autocast("cpu", "bf16"):
+                classifier.logits(*inputs).float().square().sum().backward()
+            optimizer.step()
+        kinds = {p.grad.dtype for p in classifier.parameters() if p.grad is not None}
+        assert (torch.bfloat16 in kinds) == narrow
+        found.append(copy.deepcopy(classifier.state_dict()))
+    for name, weight in found[0].items():
+        assert all(torch.equal(weight, other[name]) for other in found[1:]), name
+
+
+def test_hook_of_one_layer_sees_what_that_layer_gives() -> None:
+    """Layers are computed together, and those apart that somebody looks at."""
+    classifier, inputs = packed_bert()
+    classifier.eval()
+    seen, found = list[torch.Tensor](), list[torch.Tensor]()
+    with torch.no_grad():
+        wanted = classifier.logits(*inputs)
+        hook = classifier.model.bert.encoder.layer[0].register_forward_hook(
+            lambda layer, given, output: seen.append(output[0] if isinstance(output, tuple) else output)
+        )  # fmt: skip
+        found.append(classifier.logits(*inputs))
+        as_transformers_has_it(classifier)
+        found.append(classifier.logits(*inputs))
+        hook.remove()
+    assert torch.allclose(seen[0], seen[1], atol=1e-5)
+    assert all(torch.allclose(each, wanted, atol=1e-5) for each in found)
+
+
+def test_layers_below_the_first_that_is_trained_are_not_gone_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = []
+    real = encoder_layer._layer_backward
+    monkeypatch.setattr(encoder_layer, "_layer_backward", lambda *given: gone.append(1) or real(*given))  # fmt: skip
+    classifier, inputs = packed_bert()
+    *below, last = classifier.model.bert.encoder.layer
+    assert below
+    for each in (classifier.model.bert.embeddings, *below):
+        each.requires_grad_(False)
+    torch.manual_seed(1)
+    loss = classifier.logits(*inputs).square().sum()
+    loss.backward(retain_graph=True)
+    assert len(gone) == 1
+    assert all(p.grad is None for each in below for p in each.parameters())
+    own = [p.grad.clone() for p in last.parameters()]
+    with pytest.raises(RuntimeError, match="second backward"):
+        loss.backward()
+    classifier.requires_grad_(True)
+    torch.manual_seed(1)
+    classifier.zero_grad()
+    classifier.logits(*inputs).square().sum().backward()
+    assert all(torch.allclose(p.grad, g) for p, g in zip(last.parameters(), own, strict=True))
+    assert len(gone) == 2 + len(below)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_evaluation_keeps_nothing_of_a_layer_that_is_computed(
+    learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    real = encoder_layer._layer
+
+    def layer(*given: Any) -> Any:
+        alive = [each() is not None for each in kept]
+        assert alive == [learns] * len(kept)
+        output, saved = real(*given)
+        kept.append(weakref.ref(saved[6]))
+        return output, saved
+
+    monkeypatch.setattr(encoder_layer, "_layer", layer)
+    classifier, inputs = packed_bert()
+    with torch.set_grad_enabled(learns):
+        classifier.logits(*inputs)
+    assert len(kept) == len(classifier.model.bert.encoder.layer) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (("train.precision=bf16", "train.clip_norm=null"), torch.bfloat16),
+        (("train.precision=fp32", "train.clip_norm=null"), torch.float32),
+        (("train.precision=bf16",), torch.float32),
+        (("train.precision=bf16", "train.clip_norm=null", "stability.nonfinite=skip"), torch.float32),
+        (("train.precision=bf16", "train.clip_norm=null", "train.grad_accum_steps=2"), torch.float32),
+        (("train.precision=bf16", "train.clip_norm=null", "train.microbatch_tokens=64"), torch.float32),
+        (("train.precision=bf16", "train.clip_norm=null", "optimizer.fused=false"), torch.float32),
+        (("train.precision=bf16", "train.clip_norm=null", "optimizer.name=sgd"), torch.float32),
+    ],
+)  # fmt: skip
+def test_gradients_stay_narrow_where_the_update_alone_reads_them(
+    settings: tuple[str, ...],
+    wanted: torch.dtype,
+    tmp_path: Path,
+    run: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = set()
+    real = loop.update
+
+    def update(own: Any, *given: Any) -> Any:
+        (weight,) = (p for name, p in own.model.named_parameters() if name.endswith("layer.0.output.dense.weight"))  # fmt: skip
+        found.add(weight.grad.dtype)
+        return real(own, *given)
+
+    monkeypatch.setattr(loop, "update", update)
+    words = ["train", "--task", "classification", "--data", str(write_csv(tmp_path / "a.csv", 40))]
+    words += ["--model", str(save_encoder("bert", tmp_path / "model")), "train.steps=2"]
+    run([*words, "model.packed=true", "logging.tensorboard=false", *settings, "--out", str(tmp_path / "out")])  # fmt: skip
+    assert found == {wanted}

@@ -24,6 +24,7 @@ from hotloop.core.finetune_config import FinetuneLoop
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.finetune.compiled_attention import compile_now
+from hotloop.finetune.encoder_layer import narrow_gradients
 from hotloop.finetune.work import steps_per_epoch
 from hotloop.optimizations.compiling.trainer import parts_uncompiled
 from hotloop.probe.memory_watch import MemoryWatch
@@ -31,7 +32,7 @@ from hotloop.report.numbers import counted
 from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.interruption import StopRequest
 from hotloop.train.rendezvous import Rendezvous
-from hotloop.train.run import Run, assemble, set_up_process
+from hotloop.train.run import Run, assemble, set_up_process, takes_narrow_gradients
 from hotloop.train.same_run import as_it_began, claim_place
 from hotloop.train.start import Finished, conduct, describe, follow, refuse_other_runs, resolved
 from hotloop.train.start import Steps as Steps
@@ -113,6 +114,8 @@ def conduct_finetuning(
         torch.manual_seed(config.train.seed)  # dropout does not depend on which weights were drawn
         model = found.model.to(device)
         run = assemble(config, directory, device, model, found.work, alone.group(device, config))
+        if takes_narrow_gradients(run) and config.train.microbatch_tokens is None:
+            narrow_gradients(model)
         follow(memory, run)
         memory.begin()
         if config.train.compile:

@@ -1,4 +1,4 @@
-"""A layer of BERT or one of its relatives as a single step of autograd, on a CPU.
+"""The layers of BERT or one of its relatives as a single step of autograd, on a CPU.
 
 Of a small model and a few texts calling an operation often takes longer than computing it, and a layer of transformers has
 modules, autocast and autograd around each. What is computed here is the same, and so is its precision: products in the type
@@ -8,7 +8,7 @@ of autocast, all else in fp32.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import MethodType
 from typing import Any
 
@@ -58,9 +58,13 @@ def fuse_layers(stack: Iterable[Any]) -> None:
 
     And the attention of classes that take no other one, as those of BERT and its relatives in transformers 4, for where they are not fused.
     """
+    along: list[Any] = []
     for layer in stack:
-        if (found := parts_of(layer)) is not None:
-            layer.fused_parts = *found, _is_open(layer), {}
+        if (found := parts_of(layer)) is None:
+            along = []
+        else:
+            along.append(layer)
+            layer.fused_parts, layer.fused_along = (*found, _is_open(layer), {}), along
             layer.forward = MethodType(_forward, layer)
         for module in layer.modules():
             names = [name for name, _ in module.named_children()]
@@ -86,24 +90,56 @@ def _attention(module: Any, *given: Any, **named: Any) -> Any:
     return (module.out_lin(found) if hasattr(module, "out_lin") else found), None
 
 
+def narrow_gradients(model: nn.Module) -> None:
+    """From now on, in place: of weights that fused layers multiply, in the type of the products, which they have been rounded to."""
+    for layer in model.modules():
+        if "fused_parts" in vars(layer) and "forward" in vars(layer):
+            for part in layer.fused_parts[0][:6]:  # type: ignore[index]
+                part.weight.grad_dtype = torch.bfloat16
+
+
 def as_written(layer: nn.Module) -> None:
     """In place, as its class has it."""
     vars(layer).pop("forward", None)
 
 
 def _forward(layer: Any, hidden: Tensor, *others: Any, **named: Any) -> Any:
+    """With those that follow, which then give back what they are given."""
     layout: Layout | None = running()
     if layout is None or hidden.device.type != "cpu":
         return type(layer).forward(layer, hidden, *others, **named)
-    parts, dropouts, size, is_open, products = layer.fused_parts
+    layers, made = layout.computed
+    if layer not in layers or hidden is not made:
+        is_cast = torch.is_autocast_enabled("cpu")
+        kind = torch.get_autocast_dtype("cpu") if is_cast else torch.float32
+        layers = [*_together(layer)]
+        each = [_given(one, kind, layout) for one in layers]
+        fixed = layout, [fixed for _, fixed in each], torch.is_grad_enabled()
+        weights = (weight for own, _ in each for weight in own)
+        hidden = _Layers.apply(hidden, *fixed, *weights)  # type: ignore[no-untyped-call]
+        layout.computed = layers, hidden
+    return hidden if layer.fused_parts[3] else (hidden,)
+
+
+def _together(layer: Any) -> Iterator[Any]:
+    """It, and those behind it up to one whose input or output somebody looks at."""
+    along = layer.fused_along
+    yield (last := layer)
+    for each in along[along.index(layer) + 1 :]:
+        if last._forward_hooks or each._forward_pre_hooks or "forward" not in vars(each):
+            return
+        yield (last := each)
+
+
+def _given(layer: Any, kind: torch.dtype, layout: Layout) -> tuple[list[Tensor], tuple[Any, ...]]:
+    """Its 16 weights, and the rest of what it is computed with."""
+    parts, dropouts, size, _, products = layer.fused_parts
     rates = [each.p if each is not None and layer.training else 0.0 for each in dropouts]
     weights = [each for part in parts for each in (part.weight, part.bias)]
-    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     if kind not in products:
         products[kind] = _Products(weights[:12], kind)
-    fixed = products[kind], layout, layer is layout.last, size, rates, [each.eps for each in parts[-2:]]  # fmt: skip
-    found = _Layer.apply(hidden, *fixed, *weights)  # type: ignore[no-untyped-call]
-    return found if is_open else (found,)
+    eps, of_gradients = [each.eps for each in parts[-2:]], weights[0].grad_dtype
+    return weights, (products[kind], layer is layout.last, size, rates, eps, of_gradients)
 
 
 class _Products:
@@ -127,65 +163,100 @@ class _Products:
         return [*self._joined, *(each if own is None else own for each, own in others)]
 
 
-class _Layer(torch.autograd.Function):
+class _Layers(torch.autograd.Function):
     """(1, T, width) to the same; of the last layer whose first tokens alone are read, to (1, examples, width)."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, products: _Products, layout: Layout, first: bool, size: int, rates: list[float], eps: list[float], *weights: Tensor) -> Tensor:  # fmt: skip
-        x = hidden[0].float()
-        shape, (g1, c1, g2, c2) = x.shape[1:], weights[12:]
+    def forward(ctx: Any, hidden: Tensor, layout: Layout, each: Sequence[tuple[Any, ...]], learns: bool, *weights: Tensor) -> Tensor:  # fmt: skip
+        x, ctx.layout, ctx.kind, ctx.kept = hidden[0].float(), layout, hidden.dtype, []
+        own = [weights[first : first + 16] for first in range(0, len(weights), 16)]
+        ctx.save_for_backward(*(weight for group in own for weight in group[12:]))
+        units = _drawn(x, layout, each)
         with torch.autocast("cpu", enabled=False):
-            w, b, wo, bo, wu, bu, wd, bd = products.read(weights[:12])
-            kind, num = w.dtype, len(layout.starts) if first else len(x)
-            *units, unit1, unit2 = drawn(
-                [*layout.shapes_of_weights(first=first), (num, *shape), (num, *shape)],
-                [*[rates[0]] * len(layout.masks), *rates[1:]],
-            )
-            low = x.to(kind)
-            rows = torch.addmm(b, low, w.t()).view(-1, size).float()
-            found, groups = attended(rows, layout, units, size**-0.5, first=first)
-            a = found.to(kind, memory_format=torch.contiguous_format).reshape(num, *shape)
-            r1 = _added(x[layout.starts] if first else x, torch.addmm(bo, a, wo.t()), unit1)
-            y1, mean1, rstd1 = torch.native_layer_norm(r1, shape, g1, c1, eps[0])
-            low1 = y1.to(kind)
-            i = torch.addmm(bu, low1, wu.t())
-            act = F.gelu(i)
-            r2 = _added(y1, torch.addmm(bd, act, wd.t()), unit2)
-            y2, mean2, rstd2 = torch.native_layer_norm(r2, shape, g2, c2, eps[1])
-        ctx.layout, ctx.first, ctx.size, ctx.kind = layout, first, size, hidden.dtype
-        ctx.products = w, wo, wu, wd  # written by each forward: the same until weights are updated
-        ctx.save_for_backward(g1, c1, g2, c2, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, *groups)  # fmt: skip
-        return y2[None]
+            for given, fixed, dropped in zip(own, each, units, strict=True):
+                x, kept = _layer(x, layout, given, fixed, dropped)
+                if learns:
+                    ctx.kept.append((fixed, kept))
+                del kept  # of an evaluation, before the next layer needs memory
+        return x[None]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        g1, c1, g2, c2, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, *groups = ctx.saved_tensors  # fmt: skip
-        layout, first, size, kind, shape = ctx.layout, ctx.first, ctx.size, low.dtype, low.shape[1:]
-        w, wo, wu, wd = ctx.products
-        of_norm = torch.ops.aten.native_layer_norm_backward.default
+        norms, needed, found = ctx.saved_tensors, ctx.needs_input_grad, list[Tensor | None]()
+        every, ctx.kept, d = ctx.kept, None, gradient[0]
+        if every is None:
+            raise RuntimeError("these layers keep nothing for a second backward")
         with torch.autocast("cpu", enabled=False):
-            dr2, dg2, dc2 = of_norm(gradient[0], r2, shape, mean2, rstd2, g2, c2, [True] * 3)
-            df = times(dr2, unit2).to(kind)
-            di = torch.ops.aten.gelu_backward.default(df.mm(wd), i)
-            # before `dr2`, which may be `df`, is added to
-            of_up, of_down = _of_weight(di, low1), _of_weight(df, act)
-            dr1, dg1, dc1 = of_norm(_plus(dr2, di, wu), r1, shape, mean1, rstd1, g1, c1, [True] * 3)
-            dh = times(dr1, unit1).to(kind)
-            of_behind = _of_weight(dh, a)
-            da = dh.mm(wo).view(-1, size)
-            rows = attended_backward(da, groups, layout, size**-0.5, first=first)
-            rows = rows.to(kind, memory_format=torch.contiguous_format).reshape(len(low), -1)
-            dx = dr1.new_zeros(low.shape).index_copy_(0, layout.starts, dr1) if first else dr1
-            of_inputs = zip(*(each.chunk(3) for each in _of_weight(rows, low)), strict=True)
-            dx = _plus(dx, rows, w)[None].to(ctx.kind)
-        pairs = (*of_inputs, of_behind, of_up, of_down, (dg1, dc1), (dg2, dc2))
-        return dx, *[None] * 6, *(each for pair in pairs for each in pair)
+            while every and (needed[0] or any(needed[4 : 4 + 16 * len(every)])):
+                fixed, kept = every.pop()  # whose memory is free then
+                own = norms[4 * len(every) : 4 * len(every) + 4]
+                d, gradients = _layer_backward(d, ctx.layout, own, fixed, kept)
+                found = gradients + found
+        return d[None].to(ctx.kind), *[None] * (3 + 16 * len(every)), *found
 
 
-def _of_weight(gradient: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of the weight and the bias of a product."""
-    return gradient.t().mm(given).float(), gradient.sum(0, dtype=torch.float32)
+def _drawn(x: Tensor, layout: Layout, each: Sequence[tuple[Any, ...]]) -> list[list[Tensor | None]]:
+    """By what dropout multiplies the weights of attention of each group, and what comes behind attention and behind all, of each layer."""
+    shapes, rates = list[tuple[int, ...]](), list[float]()
+    num = len(x)
+    for _, first, _, (inside, *behind), *_ in each:
+        num = len(layout.starts) if first else num
+        shapes += [*layout.shapes_of_weights(first=first), *[(num, x.shape[1])] * 2]
+        rates += [*[inside] * len(layout.masks), *behind]
+    units = drawn(shapes, rates)
+    size = len(layout.masks) + 2
+    return [units[first : first + size] for first in range(0, len(units), size)]
+
+
+def _layer(x: Tensor, layout: Layout, weights: Sequence[Tensor], fixed: tuple[Any, ...], dropped: Sequence[Tensor | None]) -> tuple[Tensor, tuple[Any, ...]]:  # fmt: skip
+    """(T, width) to the same, or to (examples, width); and what `_layer_backward` takes."""
+    products, first, size, _, eps, _ = fixed
+    shape, (g1, c1, g2, c2) = x.shape[1:], weights[12:]
+    w, b, wo, bo, wu, bu, wd, bd = products.read(weights[:12])
+    kind, (*units, unit1, unit2) = w.dtype, dropped
+    num = len(layout.starts) if first else len(x)
+    low = x.to(kind)
+    rows = torch.addmm(b, low, w.t()).view(-1, size).float()
+    found, groups = attended(rows, layout, units, size**-0.5, first=first)
+    a = found.to(kind, memory_format=torch.contiguous_format).reshape(num, *shape)
+    r1 = _added(x[layout.starts] if first else x, torch.addmm(bo, a, wo.t()), unit1)
+    y1, mean1, rstd1 = torch.native_layer_norm(r1, shape, g1, c1, eps[0])
+    low1 = y1.to(kind)
+    i = torch.addmm(bu, low1, wu.t())
+    act = F.gelu(i)
+    r2 = _added(y1, torch.addmm(bd, act, wd.t()), unit2)
+    y2, mean2, rstd2 = torch.native_layer_norm(r2, shape, g2, c2, eps[1])
+    # the copies of weights are written by each forward: the same until weights are updated
+    return y2, (w, wo, wu, wd, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, groups)  # fmt: skip
+
+
+def _layer_backward(gradient: Tensor, layout: Layout, norms: Sequence[Tensor], fixed: tuple[Any, ...], kept: tuple[Any, ...]) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
+    """The gradient of its input, and those of its 16 weights."""
+    w, wo, wu, wd, low, a, r1, unit1, mean1, rstd1, low1, i, act, r2, unit2, mean2, rstd2, groups = kept  # fmt: skip
+    (g1, c1, g2, c2), (_, first, size, *_, narrow) = norms, fixed
+    kind, shape = low.dtype, low.shape[1:]
+    of_norm = torch.ops.aten.native_layer_norm_backward.default
+    dr2, dg2, dc2 = of_norm(gradient, r2, shape, mean2, rstd2, g2, c2, [True] * 3)
+    df = times(dr2, unit2).to(kind)
+    di = torch.ops.aten.gelu_backward.default(df.mm(wd), i)
+    # before `dr2`, which may be `df`, is added to
+    of_up, of_down = _of_weight(di, low1, narrow), _of_weight(df, act, narrow)
+    dr1, dg1, dc1 = of_norm(_plus(dr2, di, wu), r1, shape, mean1, rstd1, g1, c1, [True] * 3)
+    dh = times(dr1, unit1).to(kind)
+    of_behind = _of_weight(dh, a, narrow)
+    da = dh.mm(wo).view(-1, size)
+    rows = attended_backward(da, groups, layout, size**-0.5, first=first)
+    rows = rows.to(kind, memory_format=torch.contiguous_format).reshape(len(low), -1)
+    dx = dr1.new_zeros(low.shape).index_copy_(0, layout.starts, dr1) if first else dr1
+    of_inputs = zip(*(each.chunk(3) for each in _of_weight(rows, low, narrow)), strict=True)
+    pairs = (*of_inputs, of_behind, of_up, of_down, (dg1, dc1), (dg2, dc2))
+    return _plus(dx, rows, w), [each for pair in pairs for each in pair]
+
+
+def _of_weight(gradient: Tensor, given: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Gradients of the weight, in that type, and of the bias of a product."""
+    return gradient.t().mm(given).to(kind), gradient.sum(0, dtype=torch.float32)
 
 
 def _added(x: Tensor, h: Tensor, units: Tensor | None) -> Tensor:

@@ -52,6 +52,8 @@ class Layout:
     """The layer that computes first tokens alone, where no others are read from there on."""
     positions: Tensor | None = None
     """(1, T), for a model whose class takes none."""
+    computed: tuple[Sequence[object], Tensor | None] = (), None
+    """Layers that were computed together, and what they made of it."""
     tensors: Sequence[Tensor] = ()
     """For compiled layers: `there`, `back`, all masks in one, and the shape of each, so many of them whatever the groups."""
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hotloop.checkpoint.background import Saver
 from hotloop.checkpoint.state import stored_tensors
 from hotloop.checkpoint.upload import Uploader
-from hotloop.core.config import LoopConfig, RunConfig
+from hotloop.core.config import LoopConfig, RunConfig, computes_grad_norm
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.core.step import steps_name
@@ -36,7 +36,7 @@ from hotloop.train.averaging import Average
 from hotloop.train.batches import held_out_batches, training_batches
 from hotloop.train.group import Group, seed_of
 from hotloop.train.hangs import Watchdog
-from hotloop.train.optimizer import build_optimizer
+from hotloop.train.optimizer import AdamWInParts, build_optimizer
 from hotloop.train.sample_log import SampleLog
 from hotloop.train.save_mode import SaveMode
 from hotloop.train.save_times import SaveTimes
@@ -278,4 +278,16 @@ def clips_through(run: Run) -> bool:
         and train.clip == "fused"
         and run.scaler is None
         and can_clip_through(run.optimizer)
+    )
+
+
+def takes_narrow_gradients(run: Run) -> bool:
+    """True if the update alone reads gradients, each from a single backward in bf16: what they are rounded to, they may stay in."""
+    config = run.config
+    return (
+        isinstance(run.optimizer, AdamWInParts)
+        and config.train.precision == "bf16"
+        and config.train.grad_accum_steps == 1
+        and run.group.ranks.num_ranks == 1
+        and not computes_grad_norm(config)
     )

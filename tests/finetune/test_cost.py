@@ -1,6 +1,7 @@
 """What a step of fine-tuning leaves out does not change what is learned."""
 
 import copy
+import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from hotloop.finetune.packing import filled
 from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train import loop
-from hotloop.train.optimizer import AdamWInParts, decayed_apart
+from hotloop.train.optimizer import AdamW, decayed_apart
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -269,7 +270,7 @@ def test_weights_are_the_same_whether_gradients_stay_narrow_or_not() -> None:
         classifier, inputs = packed_bert()
         if narrow:
             narrow_gradients(classifier)
-        optimizer = AdamWInParts(decayed_apart(classifier.parameters()), fused=True, weight_decay=0.1)  # fmt: skip
+        optimizer = AdamW(decayed_apart(classifier.parameters()), fused=True, weight_decay=0.1)  # fmt: skip
         optimizer.PART_BYTES = part_bytes
         for _ in range(3):
             optimizer.zero_grad()
@@ -328,25 +329,60 @@ def test_layers_below_the_first_that_is_trained_are_not_gone_through(
     assert len(gone) == 2 + len(below)
 
 
-@pytest.mark.parametrize("learns", [True, False])
-def test_evaluation_keeps_nothing_of_a_layer_that_is_computed(
-    learns: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("learns", [True, False, "the last layer"])
+def test_what_no_backward_reads_is_not_kept(
+    learns: bool | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = []
     real = encoder_layer._layer
 
     def layer(*given: Any) -> Any:
-        alive = [each() is not None for each in kept]
-        assert alive == [learns] * len(kept)
+        assert [each() is not None for each in kept] == [learns is True] * len(kept)
         output, saved = real(*given)
         kept.append(weakref.ref(saved[6]))
         return output, saved
 
     monkeypatch.setattr(encoder_layer, "_layer", layer)
     classifier, inputs = packed_bert()
-    with torch.set_grad_enabled(learns):
+    layers = classifier.model.bert.encoder.layer
+    classifier.requires_grad_(learns is True)
+    layers[-1].requires_grad_(bool(learns))
+    with torch.set_grad_enabled(bool(learns)):
+        logits = classifier.logits(*inputs)
+    assert len(kept) == len(layers) > 1
+    assert (kept[-1]() is not None) == bool(learns)
+    gc.disable()  # what it holds is free with it, without backward as well
+    try:
+        del logits
+        assert all(each() is None for each in kept)
+    finally:
+        gc.enable()
+
+
+def test_layers_of_many_weights_are_computed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their gradients would all be in memory at once."""
+    found = []
+    for most in (encoder_layer.TOGETHER_BYTES, 1):
+        monkeypatch.setattr(encoder_layer, "TOGETHER_BYTES", most)
+        classifier, inputs = packed_bert()
+        torch.manual_seed(1)
+        loss = classifier.logits(*inputs).square().sum()
+        layers = {len(each.fused_along) for each in classifier.model.bert.encoder.layer}
+        assert layers == {len(classifier.model.bert.encoder.layer)} if not found else {1}
+        loss.backward()
+        found.append([loss, *(p.grad for p in classifier.parameters() if p.grad is not None)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_change_between_layers_that_nobody_announced_is_an_error() -> None:
+    """As by a wrapper of the container that they are in."""
+    classifier, inputs = packed_bert()
+    layers = classifier.model.bert.encoder.layer
+    real = layers[0].__call__
+    changed = {"__call__": lambda self, *given, **named: real(*given, **named) * 2}
+    layers[0].__class__ = type("Changed", (type(layers[0]),), changed)
+    with pytest.raises(RuntimeError, match="between the layers"):
         classifier.logits(*inputs)
-    assert len(kept) == len(classifier.model.bert.encoder.layer) > 1
 
 
 @pytest.mark.parametrize(
@@ -360,6 +396,7 @@ def test_evaluation_keeps_nothing_of_a_layer_that_is_computed(
         (("train.precision=bf16", "train.clip_norm=null", "train.microbatch_tokens=64"), torch.float32),
         (("train.precision=bf16", "train.clip_norm=null", "optimizer.fused=false"), torch.float32),
         (("train.precision=bf16", "train.clip_norm=null", "optimizer.name=sgd"), torch.float32),
+        (("train.precision=bf16", "train.clip_norm=null", "model.packed=false"), torch.float32),
     ],
 )  # fmt: skip
 def test_gradients_stay_narrow_where_the_update_alone_reads_them(
@@ -380,5 +417,5 @@ def test_gradients_stay_narrow_where_the_update_alone_reads_them(
     monkeypatch.setattr(loop, "update", update)
     words = ["train", "--task", "classification", "--data", str(write_csv(tmp_path / "a.csv", 40))]
     words += ["--model", str(save_encoder("bert", tmp_path / "model")), "train.steps=2"]
-    run([*words, "model.packed=true", "logging.tensorboard=false", *settings, "--out", str(tmp_path / "out")])  # fmt: skip
+    run([*words, "logging.tensorboard=false", *settings, "--out", str(tmp_path / "out")])  # fmt: skip
     assert found == {wanted}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.train.optimizer import AdamWInParts
+from hotloop.train.optimizer import AdamW
 
 SIZES = [(3, 5), (7, 11), (7, 11), (4,), (64, 33)]
 NARROW = [True, True, False, False, True]
@@ -23,7 +23,7 @@ def test_update_is_that_of_torch(part_bytes: int, factors: dict[str, float]) -> 
     for weight, narrow in zip(own, NARROW, strict=True):
         weight.grad_dtype = torch.bfloat16 if narrow else torch.float32
     given = {"lr": 0.1, "weight_decay": 0.2, "fused": True}
-    optimizers = [AdamWInParts(own, **given), torch.optim.AdamW(theirs, **given)]
+    optimizers = [AdamW(own, **given), torch.optim.AdamW(theirs, **given)]
     optimizers[0].PART_BYTES = part_bytes
     for step in range(4):
         for weight, other in zip(own, theirs, strict=True):

@@ -114,7 +114,8 @@ def conduct_finetuning(
         torch.manual_seed(config.train.seed)  # dropout does not depend on which weights were drawn
         model = found.model.to(device)
         run = assemble(config, directory, device, model, found.work, alone.group(device, config))
-        if takes_narrow_gradients(run) and config.train.microbatch_tokens is None:
+        is_packed = getattr(model, "packed", False)
+        if is_packed and takes_narrow_gradients(run) and config.train.microbatch_tokens is None:
             narrow_gradients(model)
         follow(memory, run)
         memory.begin()

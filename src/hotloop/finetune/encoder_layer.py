@@ -32,6 +32,9 @@ LAYERS = (  # BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA; DistilBERT, without drop
 """Products, norms, dropouts, activation and attention of a layer, in the order in which they are computed."""
 ATTENTIONS = ["query", "key", "value", "dropout"], ["dropout", "q_lin", "k_lin", "v_lin", "out_lin"]
 """All that attention of these consists of."""
+HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+TOGETHER_BYTES = 64 << 20
+"""Weights of layers that are one step of autograd, at most: their gradients are in memory together, beside those that they are added to."""
 # fmt: on
 
 
@@ -60,9 +63,10 @@ def fuse_layers(stack: Iterable[Any]) -> None:
     """
     along: list[Any] = []
     for layer in stack:
-        if (found := parts_of(layer)) is None:
+        size = sum(p.nbytes for p in layer.parameters())
+        if (found := parts_of(layer)) is None or (len(along) + 1) * size > TOGETHER_BYTES:
             along = []
-        else:
+        if found is not None:
             along.append(layer)
             layer.fused_parts, layer.fused_along = (*found, _is_open(layer), {}), along
             layer.forward = MethodType(_forward, layer)
@@ -109,7 +113,7 @@ def _forward(layer: Any, hidden: Tensor, *others: Any, **named: Any) -> Any:
     if layout is None or hidden.device.type != "cpu":
         return type(layer).forward(layer, hidden, *others, **named)
     layers, made = layout.computed
-    if layer not in layers or hidden is not made:
+    if layer not in layers[1:]:
         is_cast = torch.is_autocast_enabled("cpu")
         kind = torch.get_autocast_dtype("cpu") if is_cast else torch.float32
         layers = [*_together(layer)]
@@ -117,16 +121,22 @@ def _forward(layer: Any, hidden: Tensor, *others: Any, **named: Any) -> Any:
         fixed = layout, [fixed for _, fixed in each], torch.is_grad_enabled()
         weights = (weight for own, _ in each for weight in own)
         hidden = _Layers.apply(hidden, *fixed, *weights)  # type: ignore[no-untyped-call]
-        layout.computed = layers, hidden
+    elif hidden is not made:
+        raise RuntimeError(
+            "something between the layers of this encoder changes what they are given"
+        )
+    # held no longer than it is asked for: its graph holds the layout
+    layout.computed = ((), None) if layer is layers[-1] else (layers, hidden)
     return hidden if layer.fused_parts[3] else (hidden,)
 
 
 def _together(layer: Any) -> Iterator[Any]:
-    """It, and those behind it up to one whose input or output somebody looks at."""
+    """It, and those behind it up to one that somebody looks at or computes in another way."""
     along = layer.fused_along
     yield (last := layer)
     for each in along[along.index(layer) + 1 :]:
-        if last._forward_hooks or each._forward_pre_hooks or "forward" not in vars(each):
+        is_own = getattr(vars(each).get("forward"), "__func__", None) is _forward
+        if not is_own or any(getattr(one, name) for one in (last, each) for name in HOOKS):
             return
         yield (last := each)
 
@@ -171,29 +181,30 @@ class _Layers(torch.autograd.Function):
         x, ctx.layout, ctx.kind, ctx.kept = hidden[0].float(), layout, hidden.dtype, []
         own = [weights[first : first + 16] for first in range(0, len(weights), 16)]
         ctx.save_for_backward(*(weight for group in own for weight in group[12:]))
-        units = _drawn(x, layout, each)
+        units, needed = _drawn(x, layout, each), ctx.needs_input_grad
         with torch.autocast("cpu", enabled=False):
-            for given, fixed, dropped in zip(own, each, units, strict=True):
+            for number, (given, fixed, dropped) in enumerate(zip(own, each, units, strict=True)):
                 x, kept = _layer(x, layout, given, fixed, dropped)
-                if learns:
+                # nothing of layers below the first that is trained
+                if learns and (needed[0] or any(needed[4 : 20 + 16 * number])):
                     ctx.kept.append((fixed, kept))
-                del kept  # of an evaluation, before the next layer needs memory
+                del kept  # before the next layer needs memory
         return x[None]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        norms, needed, found = ctx.saved_tensors, ctx.needs_input_grad, list[Tensor | None]()
-        every, ctx.kept, d = ctx.kept, None, gradient[0]
-        if every is None:
+        norms, found, kept, ctx.kept = ctx.saved_tensors, list[Tensor | None](), ctx.kept, None
+        if kept is None:
             raise RuntimeError("these layers keep nothing for a second backward")
+        number, d = len(norms) // 4, gradient[0]
         with torch.autocast("cpu", enabled=False):
-            while every and (needed[0] or any(needed[4 : 4 + 16 * len(every)])):
-                fixed, kept = every.pop()  # whose memory is free then
-                own = norms[4 * len(every) : 4 * len(every) + 4]
-                d, gradients = _layer_backward(d, ctx.layout, own, fixed, kept)
+            while kept:
+                number -= 1
+                own = norms[4 * number : 4 * number + 4]
+                d, gradients = _layer_backward(d, ctx.layout, own, *kept.pop())
                 found = gradients + found
-        return d[None].to(ctx.kind), *[None] * (3 + 16 * len(every)), *found
+        return d[None].to(ctx.kind), *[None] * (3 + 16 * number), *found
 
 
 def _drawn(x: Tensor, layout: Layout, each: Sequence[tuple[Any, ...]]) -> list[list[Tensor | None]]:

@@ -41,7 +41,7 @@ def build_optimizer(
     match config.name:
         case "adamw":
             on_cpu = all(p.is_cpu for p in model.parameters())
-            kind = AdamWInParts if fused and on_cpu else torch.optim.AdamW
+            kind = AdamW if fused and on_cpu else torch.optim.AdamW
             return kind(
                 decayed_apart(model.parameters()),
                 lr=config.learning_rate,
@@ -179,7 +179,7 @@ class Muon(torch.optim.Optimizer):
         return getattr(self, "found_inf", None)
 
 
-class AdamWInParts(torch.optim.AdamW):
+class AdamW(torch.optim.AdamW):
     """The fused one, for weights on a CPU whose gradients may be narrower than they are (`Tensor.grad_dtype`).
 
     Those are widened a few at a time, just before they are read: all at once, they would go to memory and back.
@@ -187,10 +187,6 @@ class AdamWInParts(torch.optim.AdamW):
 
     PART_BYTES = 7 << 20
     """Of wide gradients, at most, for which a processor's cache has room beside what an update reads and writes."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._wide: dict[tuple[int, torch.Size], Tensor] = {}
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -216,10 +212,11 @@ class AdamWInParts(torch.optim.AdamW):
 
     def _room(self, number: int, weight: nn.Parameter) -> Tensor:
         """Memory that all parts use in turn."""
-        key = number, weight.shape
-        if key not in self._wide:
-            self._wide[key] = torch.empty_like(weight)
-        return self._wide[key]
+        rooms, key = vars(self).setdefault("_rooms", {}), (number, weight.shape)
+        if key not in rooms:
+            rooms[key] = torch.empty_like(weight)
+        room: Tensor = rooms[key]
+        return room
 
 
 def _step_by_adamw(

@@ -36,7 +36,7 @@ from hotloop.train.averaging import Average
 from hotloop.train.batches import held_out_batches, training_batches
 from hotloop.train.group import Group, seed_of
 from hotloop.train.hangs import Watchdog
-from hotloop.train.optimizer import AdamWInParts, build_optimizer
+from hotloop.train.optimizer import AdamW, build_optimizer
 from hotloop.train.sample_log import SampleLog
 from hotloop.train.save_mode import SaveMode
 from hotloop.train.save_times import SaveTimes
@@ -285,7 +285,7 @@ def takes_narrow_gradients(run: Run) -> bool:
     """True if the update alone reads gradients, each from a single backward in bf16: what they are rounded to, they may stay in."""
     config = run.config
     return (
-        isinstance(run.optimizer, AdamWInParts)
+        isinstance(run.optimizer, AdamW)
         and config.train.precision == "bf16"
         and config.train.grad_accum_steps == 1
         and run.group.ranks.num_ranks == 1

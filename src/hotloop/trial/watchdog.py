@@ -35,7 +35,7 @@ def members(token: str, *, variable: str = TRIAL) -> list[int]:
 def _environment(process: int) -> bytes:
     """What it was begun with; where it is just beginning its program, that comes a moment later."""
     try:
-        for _ in range(100):
+        for _ in range(500):
             with open(f"/proc/{process}/environ", "rb") as file:
                 environment = file.read()
             if environment or not _is_beginning(process):
@@ -47,12 +47,12 @@ def _environment(process: int) -> bytes:
 
 
 def _is_beginning(process: int) -> bool:
-    """Raises `OSError` for one that has no program."""
+    """Both ends of the environment are the same while the kernel writes it, and the code's come after. Raises `OSError` for one that has no program."""
     os.readlink(f"/proc/{process}/exe")  # noqa: PTH115 - it is up sooner without pathlib
     with open(f"/proc/{process}/stat", "rb") as file:
         words = file.read().rpartition(b")")[2].split()
-    env_start, env_end = words[47:49]  # of proc(5)
-    return words[0] != b"Z" and (env_start == b"0" or env_start != env_end)
+    end_of_code, env_start, env_end = words[24], *words[47:49]  # of proc(5)
+    return words[0] != b"Z" and (b"0" in (end_of_code, env_start) or env_start != env_end)
 
 
 def descendants(process: int) -> list[int]:

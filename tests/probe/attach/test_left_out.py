@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,26 @@ def test_work_of_steps_that_do_not_count_is_made_up_for_too(tmp_path: Path) -> N
         watch.guarded(watch.end_step)
         assert wanted <= watch._once_s < wanted + 0.005
     assert watch._worked_s == 0
+
+
+def test_work_is_in_the_phase_in_which_it_is_done_also_where_it_opens_or_closes_one(
+    tmp_path: Path,
+) -> None:
+    watch = Watch(tmp_path)
+
+    def opens() -> int:
+        depth = watch.enter("optimizer")
+        time.sleep(0.05)  # the CPU is another program's
+        return depth
+
+    def closes(depth: int) -> None:
+        time.sleep(0.05)
+        watch.leave(depth)
+
+    watch.guarded(closes, watch.guarded(opens))
+    _, host, _ = watch.clock.cut_step()
+    assert 0.1 <= watch.own["optimizer"] <= host["optimizer"]
+    assert watch.own["unattributed"] <= host["unattributed"]
 
 
 def test_cost_is_the_work_of_all_steps_and_of_the_threads_over_the_time_after_the_first_step() -> (

@@ -106,7 +106,7 @@ class Watch:
         self._first_end: float | None = None
         self._missing: set[str] = set()
         self._at_work = False
-        self._began, self._depth = 0.0, 1
+        self._began = 0.0
         self.own: dict[str, float] = {}
         """Seconds of the probe's own work in this step, by phase, without clock reads. By the wall clock: asking for CPU time is
         a system call, and that is where a busy machine takes the CPU from a thread whose turn is over."""
@@ -128,7 +128,10 @@ class Watch:
         """Open a phase; -1 where this call is not timed: another thread, a child, not watched."""
         if self.resting or not self.active or get_ident() != self.thread:
             return -1
+        innermost = self.clock.opened[-1]
         depth = self.clock.enter(phase)
+        if self._at_work:
+            self._book(self.clock.last, innermost)
         if self.device is not None:
             self.device.edge(depth + 1, is_told=self._at_work)
         return depth
@@ -138,7 +141,10 @@ class Watch:
         if depth >= 0 and self.active:
             if self.device is not None:
                 self.device.edge(depth, is_told=self._at_work)
+            innermost = self.clock.opened[-1]
             self.clock.leave(depth)
+            if self._at_work:
+                self._book(self.clock.last, innermost)
 
     def timed(
         self,
@@ -174,7 +180,7 @@ class Watch:
         """Do it; the script must go on whatever happens in here, without the probe if need be."""
         if self._at_work:
             return action(*arguments)  # the one around it looks out
-        self._at_work, self._depth, self._began = True, len(self.clock.opened), time.perf_counter()
+        self._at_work, self._began = True, time.perf_counter()
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
@@ -187,7 +193,7 @@ class Watch:
         """As `guarded`, for what the rest can do without: noted the first time, the probe continues."""
         outermost, self._at_work = not self._at_work, True
         if outermost:
-            self._depth, self._began = len(self.clock.opened), time.perf_counter()
+            self._began = time.perf_counter()
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
@@ -201,17 +207,15 @@ class Watch:
                 self._worked()
 
     def _worked(self) -> None:
-        self._book(time.perf_counter())
+        self._book(time.perf_counter(), self.clock.opened[-1])
         self._at_work = False
 
     def waited(self, seconds: float) -> None:
         """The work that is being done has waited: for the device, at the script's work, or for the CPU."""
         self._began += seconds
 
-    def _book(self, now: float) -> None:
-        """Work up to now is the probe's: in the phase around it, where it opened or closed one."""
-        opened = self.clock.opened
-        phase = opened[min(self._depth, len(opened)) - 1]
+    def _book(self, now: float, phase: str) -> None:
+        """Work up to now is the probe's, and in the time of this phase; told at each edge, also one that it makes itself."""
         self.own[phase] = self.own.get(phase, 0.0) + now - self._began
         self._began = now
 
@@ -235,7 +239,7 @@ class Watch:
         step, device = self.now, self.device
         step.wall_s, step.host, step.reads = self.clock.cut_step()
         if self._at_work:
-            self._book(self.clock.last)  # the rest is the next step's
+            self._book(self.clock.last, self.clock.opened[-1])  # the rest is the next step's
         step.own_by_phase, self.own = self.own, {}
         step.own_s += sum(step.own_by_phase.values())
         if device is None:
@@ -288,7 +292,7 @@ class Watch:
         if self.resting:
             self._num_left_out += self.resting
             self.clock.opened.append(RESTS)
-            self.counting, self._depth = False, 2  # what is at work now is in no step that is told
+            self.counting = False
 
     def left_out(self) -> None:
         """A step has ended that was not looked at."""
@@ -301,7 +305,7 @@ class Watch:
             self.now.tags.clear()
             self.now.left_out_s, _, _ = self.clock.cut_step()
             self._left_out_s += self.now.left_out_s
-            self._book(self.clock.last)
+            self._book(self.clock.last, RESTS)
             del self.clock.opened[1:]
             if self.device is not None:
                 self.device.cut()  # the step that begins has an event of its own

@@ -20,6 +20,11 @@ PATIENCE_S = 0.05
 GONE_S = 0.005
 """For the kernel to take an ended thread off its list."""
 
+LONGEST_REST_S = 1.0
+"""After a turn that took more than it may: a collection of garbage may have been in it."""
+OWN_THREADS = "hotloop-"
+"""Begins their names."""
+
 Turn = Callable[[], float | None]
 """Does a piece of work; returns the seconds until the next, `None` to end."""
 
@@ -27,7 +32,8 @@ Turn = Callable[[], float | None]
 class Background:
     """Calls `turn` again and again, the first time after `first_s`.
 
-    A turn that raises is the last: `failed` is told of it, and nothing is printed.
+    A turn that raises is the last: `failed` is told of it, and nothing is printed. most: share of one CPU that it takes, by
+    waiting longer after a turn that took long, up to `LONGEST_REST_S`.
     """
 
     def __init__(
@@ -37,10 +43,12 @@ class Background:
         failed: Callable[[str], None] = lambda error: None,
         *,
         first_s: float = 0.0,
+        most: float = 1.0,
     ) -> None:
         self._name = name
         self._turn = turn
         self._failed = failed
+        self._most = most
         self._wait_s: float | None = first_s
         self._stopped = False
         self._wake = Lock()
@@ -104,10 +112,13 @@ class Background:
             try:
                 self._wait_s = self._turn()
             except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
-                name = self._name.removeprefix("hotloop-")
+                name = self._name.removeprefix(OWN_THREADS)
                 self._failed(f"the {name} failed: {type(error).__name__}: {error}")
                 return
-            self.cpu_s = self._ended_s + time.thread_time()
+            told, self.cpu_s = self.cpu_s, self._ended_s + time.thread_time()
+            if self._wait_s is not None:
+                rest_s = min((self.cpu_s - told) / self._most, LONGEST_REST_S)
+                self._wait_s = max(self._wait_s, rest_s)
 
 
 def _see_gone(native_id: int | None) -> None:

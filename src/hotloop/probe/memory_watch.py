@@ -69,6 +69,7 @@ class MemoryWatch:
         self.phase: Callable[[], str] = lambda: "unattributed"
         self.optimizers: Callable[[], Iterable[Any]] = tuple
         self.is_wanted: Callable[[], bool] = lambda: True
+        self.written_every = WRITTEN_EVERY
         self.beside: Callable[[], dict[str, int]] = dict
         """Other tensors that stay, by owner."""
         self.background = Background("hotloop-memory", self._turn, first_s=EVERY_S)
@@ -147,7 +148,7 @@ class MemoryWatch:
             return EVERY_S
         self._look()
         grew = (self._now or 0) > GREW * self._written  # it may not live to the next second
-        if grew or self._looks % WRITTEN_EVERY == 0:
+        if grew or self._looks % self.written_every == 0:
             if self._looks <= COUNTED_LOOKS:
                 self._count()
             self._write()

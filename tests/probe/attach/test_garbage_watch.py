@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +37,30 @@ def test_an_interrupt_that_arrives_in_the_callback_is_raised_after_it(collecting
 
     with pytest.raises(KeyboardInterrupt):
         collect_and_go_on()
+
+
+def test_a_collection_is_no_cost_of_the_probe_whoever_allocates_next(
+    collecting: GarbageWatch,
+) -> None:
+    def collect() -> None:
+        collecting._saw("start", {})
+        time.sleep(0.05)
+        collecting._saw("stop", {"generation": 1})
+
+    gc.disable()
+    try:
+        watch, began = collecting._watch, time.perf_counter()
+        watch.guarded(collect)
+        assert sum(watch.own.values()) <= time.perf_counter() - began - 0.05
+        assert collecting.in_own_threads_s == 0
+        for name in ("script", "hotloop-writer"):
+            assert collecting.in_own_threads_s == 0
+            thread = threading.Thread(target=collect, name=name)
+            thread.start()
+            thread.join()
+        assert collecting.in_own_threads_s >= 0.05
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", [RecursionError, MemoryError])

@@ -17,6 +17,7 @@ from hotloop.probe import entry
 from hotloop.probe.attach.sites import Place, caller
 from hotloop.probe.attach.step_calls import MAX_PLACES, Tally
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.background import OWN_THREADS
 
 LEFT_AFTER_S = 0.001
 
@@ -27,6 +28,8 @@ class GarbageWatch:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._began = 0.0
+        self.in_own_threads_s = 0.0
+        """Of collections that ran in one of the probe's threads, for whose allocation they were due."""
         self.clear()
 
     def clear(self) -> None:
@@ -75,11 +78,16 @@ class GarbageWatch:
         if phase == "start":
             self._began = time.perf_counter()
             return
+        seconds = time.perf_counter() - self._began
+        # It is the script's garbage, whoever allocates next.
+        if threading.current_thread().name.startswith(OWN_THREADS):
+            self.in_own_threads_s += seconds
+        elif watch.here():
+            watch.waited(seconds)
         if info["generation"] == 2:
             watch.tag("gc")
         if not watch.counting:
             return
-        seconds = time.perf_counter() - self._began
         self._all.add(seconds)
         if watch.clock.innermost == "unattributed":
             self._outside_s += seconds

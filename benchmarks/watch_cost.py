@@ -136,13 +136,14 @@ def train_in_turns(kind: str, steps: int, told: Path) -> None:
     from hotloop.integrations import TransformersWatch
 
     turns: list[float] = []
+    walls: list[tuple[float, float]] = []
 
     class Turns(transformers.TrainerCallback):  # type: ignore[misc]
-        began = 0.0
+        began = began_wall = 0.0
 
         def stop(self) -> None:
-            os.kill(os.getpid(), signal.SIGSTOP)
-            self.began = CLOCK()
+            signal.raise_signal(signal.SIGSTOP)  # the watch looks at `os.kill`
+            self.began, self.began_wall = CLOCK(), time.perf_counter()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
             self.stop()
@@ -152,6 +153,7 @@ def train_in_turns(kind: str, steps: int, told: Path) -> None:
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
                 turns.append(CLOCK() - self.began)
+                walls.append((self.began_wall, time.perf_counter()))
                 self.stop()
 
     torch.manual_seed(0)
@@ -185,6 +187,9 @@ def train_in_turns(kind: str, steps: int, told: Path) -> None:
         ).train()
     seconds = sum(turns[1:]) / (TURN * (len(turns) - 1))
     said = of_itself(watch.seen) if watch else {}
+    if said:  # to the watch the time in which it was stopped is the steps'
+        trained_s = sum(end - begin for begin, end in walls[1:])
+        said["says"] *= (walls[-1][1] - walls[0][1]) / trained_s
     told.write_text(json.dumps([seconds, said]))
 
 
@@ -196,7 +201,7 @@ class Turned:
         again = [*sys.argv, "--in-turns", kind, str(steps), str(self.told)]
         with (directory / f"{kind}.log").open("w") as log:
             self.process = subprocess.Popen([sys.executable, *again], stdout=log, stderr=log)
-        self.trains = self.stopped()
+        self.trains = True
 
     def stopped(self) -> bool:
         """Wait until it stops itself, True, or ends."""
@@ -222,6 +227,7 @@ def in_turns(draw: random.Random, steps: int, *, alike: bool) -> dict[str, Any]:
         try:
             for kind in kinds:
                 both.append(Turned(kind, steps, directory))
+                both[-1].trains = both[-1].stopped()
             while any(each.trains for each in both):
                 draw.shuffle(both)
                 for each in both:
@@ -295,6 +301,8 @@ def main() -> int:
         kind, steps, told = args.in_turns
         train_in_turns(kind, int(steps), Path(told))
         return 0
+    if args.steps % TURN:
+        parser.error(f"--steps {args.steps} is no multiple of {TURN}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     print(f"{machine}, torch {torch.__version__}, {Path(hotloop.__file__).parent}", flush=True)

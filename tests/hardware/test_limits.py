@@ -80,23 +80,6 @@ def test_memory_limit_is_the_smaller_of_group_and_machine(groups: Path) -> None:
     assert limits.memory_limit_bytes() == 800_000
 
 
-def test_memory_in_use_is_that_of_the_innermost_group_as_it_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    (tmp_path / "memory.current").write_text("5000\n")
-    known: list[tuple[Path, ...]] = []
-    monkeypatch.setattr(limits, "control_groups", lambda controller: known[-1])
-    known.append((tmp_path / "none",))
-    assert limits.memory_used_bytes() is None
-    known.append((tmp_path, inner))  # the process was moved there
-    (inner / "memory.current").write_text("3000\n")
-    assert limits.memory_used_bytes() == 3000
-    (inner / "memory.current").write_text("4000\n")
-    assert limits.memory_used_bytes() == 4000
-
-
 def test_memory_left_counts_the_cache_of_the_groups_inside(groups: Path) -> None:
     (groups / "memory.limit_in_bytes").write_text("1000000\n")
     (groups / "memory.usage_in_bytes").write_text("900000\n")

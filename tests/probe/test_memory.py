@@ -11,6 +11,8 @@ import pytest
 import hotloop
 from hotloop.core.memory_use import read_memory_notes
 from hotloop.judge.memory import REST, profile_of
+from hotloop.probe import memory_watch
+from hotloop.probe.memory_watch import MemoryWatch
 
 SOURCE = str(Path(hotloop.__file__).parents[1])
 MEGABYTES = 200
@@ -85,3 +87,18 @@ while not is_seen():
 """)
     (note,) = read_memory_notes(ended.directory)
     assert 0 < note.workers_bytes < MEGABYTES << 20
+
+
+def test_processes_below_are_looked_at_however_rarely_the_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_watch, "children_of", lambda process: ["1", "2"])
+    monkeypatch.setattr(memory_watch, "private_bytes", lambda process: 1 << 30)
+    watch = MemoryWatch(tmp_path)
+    watch.written_every = 50
+    watch.begin()
+    watch._below, watch._written = 1, 1 << 40
+    for _ in range(10):
+        assert watch._below == 1
+        watch._turn()
+    assert watch._below == 2 << 30

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock, Thread, current_thread
+from threading import Lock, Thread, current_thread, get_ident
 
 WARNS_OF_THREADS = sys.version_info >= (3, 12)
 """Before, nobody asks, and nothing has to end."""
@@ -20,10 +20,8 @@ PATIENCE_S = 0.05
 GONE_S = 0.005
 """For the kernel to take an ended thread off its list."""
 
-LONGEST_REST_S = 1.0
-"""After a turn that took more than it may: a collection of garbage may have been in it."""
-OWN_THREADS = "hotloop-"
-"""Begins their names."""
+COLLECTED_S: dict[int, float] = {}
+"""CPU seconds of Python's collections of garbage in each thread that works here: what is due is collected by whoever allocates next."""
 
 Turn = Callable[[], float | None]
 """Does a piece of work; returns the seconds until the next, `None` to end."""
@@ -32,8 +30,7 @@ Turn = Callable[[], float | None]
 class Background:
     """Calls `turn` again and again, the first time after `first_s`.
 
-    A turn that raises is the last: `failed` is told of it, and nothing is printed. most: share of one CPU that it takes, by
-    waiting longer after a turn that took long, up to `LONGEST_REST_S`.
+    A turn that raises is the last: `failed` is told of it, and nothing is printed.
     """
 
     def __init__(
@@ -43,19 +40,17 @@ class Background:
         failed: Callable[[str], None] = lambda error: None,
         *,
         first_s: float = 0.0,
-        most: float = 1.0,
     ) -> None:
         self._name = name
         self._turn = turn
         self._failed = failed
-        self._most = most
         self._wait_s: float | None = first_s
         self._stopped = False
         self._wake = Lock()
         self._thread: Thread | None = None
         self._ended_s = 0.0
         self.cpu_s = 0.0
-        """CPU seconds of all its threads so far."""
+        """CPU seconds of all its threads so far, without collections."""
         self.is_paused = False
 
     def start(self) -> None:
@@ -105,6 +100,7 @@ class Background:
                 pass
 
     def _run(self, wake: Lock) -> None:
+        COLLECTED_S[get_ident()] = 0.0
         # A lock's time-out costs as little as sleeping, an event's ten times as much.
         while self._wait_s is not None and not wake.acquire(True, self._wait_s):
             if self._stopped:
@@ -112,13 +108,10 @@ class Background:
             try:
                 self._wait_s = self._turn()
             except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
-                name = self._name.removeprefix(OWN_THREADS)
+                name = self._name.removeprefix("hotloop-")
                 self._failed(f"the {name} failed: {type(error).__name__}: {error}")
                 return
-            told, self.cpu_s = self.cpu_s, self._ended_s + time.thread_time()
-            if self._wait_s is not None:
-                rest_s = min((self.cpu_s - told) / self._most, LONGEST_REST_S)
-                self._wait_s = max(self._wait_s, rest_s)
+            self.cpu_s = self._ended_s + time.thread_time() - COLLECTED_S[get_ident()]
 
 
 def _see_gone(native_id: int | None) -> None:

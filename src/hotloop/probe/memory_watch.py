@@ -1,7 +1,7 @@
 """Looks at the memory of a process that trains, and keeps a small file current: what the kernel kills says nothing more.
 
-A thread reads one number of the kernel, or of the device's allocator, a few times a second, and writes the file every two seconds.
-No call waits for a device.
+A thread reads one number of the kernel, or of the device's allocator, a few times a second, and writes the file every two seconds,
+of a block every ten. No call waits for a device.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ class MemoryWatch:
         if self._pid is None:
             return EVERY_S
         self._look()
+        if self._looks in LOOKS_BELOW or self._looks % 500 == 0:
+            self._look_below()
         grew = (self._now or 0) > GREW * self._written  # it may not live to the next second
         if grew or self._looks % self.written_every == 0:
             if self._looks <= COUNTED_LOOKS:
@@ -199,6 +201,9 @@ class MemoryWatch:
         kind = self.device.type
         return sum(t.nbytes for t in here if isinstance(t, torch.Tensor) and t.device.type == kind)
 
+    def _look_below(self) -> None:
+        self._below = max(sum(map(private_bytes, children_of("self"))), self._below)
+
     def _used(self) -> int | None:
         """Bytes of what the limit counts."""
         if self._bound is None:
@@ -226,8 +231,8 @@ class MemoryWatch:
             freed = peak - max(self._phases.values()) if peak <= (self._before or 0) else 0
             self._owners["freed"] = max(freed, 0)
         used = torch.cuda.memory_reserved(self.device) if on_device else self._used()
-        if failed or not self._below or self._looks in LOOKS_BELOW or self._looks % 500 == 0:
-            self._below = max(sum(map(private_bytes, children_of("self"))), self._below)
+        if failed or not self._below:
+            self._look_below()
         note = MemoryNote(
             pid=os.getpid(),
             at=time.time(),

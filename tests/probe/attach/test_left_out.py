@@ -160,8 +160,7 @@ def test_cost_is_the_work_of_all_steps_and_of_the_threads_over_the_time_after_th
     cost = Cost()
     cost.read_s, cost.beside_s = 1e-6, lambda: 5.0
     cost.begin()  # after minutes of loading
-    cost.beside_s = lambda: 5.5 + 20e-6
-    cost.collected_s = lambda: 0.5  # in one of its threads, and the script's
+    cost.beside_s = lambda: 5.0 + 20e-6
     assert cost.share is None
     steps = [
         Step(

@@ -17,7 +17,7 @@ from hotloop.probe import entry
 from hotloop.probe.attach.sites import Place, caller
 from hotloop.probe.attach.step_calls import MAX_PLACES, Tally
 from hotloop.probe.attach.watch import Watch
-from hotloop.probe.background import OWN_THREADS
+from hotloop.probe.background import COLLECTED_S
 
 LEFT_AFTER_S = 0.001
 
@@ -28,8 +28,9 @@ class GarbageWatch:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._began = 0.0
-        self.in_own_threads_s = 0.0
-        """Of collections that ran in one of the probe's threads, for whose allocation they were due."""
+        self._began_cpu_s = 0.0
+        self._is_in_work = False
+        """The probe was at work when it began: it is the script's garbage, whoever allocates next."""
         self.clear()
 
     def clear(self) -> None:
@@ -76,14 +77,16 @@ class GarbageWatch:
         if not watch.active:
             return
         if phase == "start":
+            if threading.get_ident() in COLLECTED_S:
+                self._began_cpu_s = time.thread_time()
+            self._is_in_work = watch.here() and watch.pause()
             self._began = time.perf_counter()
             return
         seconds = time.perf_counter() - self._began
-        # It is the script's garbage, whoever allocates next.
-        if threading.current_thread().name.startswith(OWN_THREADS):
-            self.in_own_threads_s += seconds
-        elif watch.here():
-            watch.waited(seconds)
+        if (thread := threading.get_ident()) in COLLECTED_S:
+            COLLECTED_S[thread] += time.thread_time() - self._began_cpu_s
+        if self._is_in_work:
+            watch.go_on()
         if info["generation"] == 2:
             watch.tag("gc")
         if not watch.counting:

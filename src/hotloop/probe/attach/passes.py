@@ -162,8 +162,6 @@ class Cost:
         self._pass_s = 0.0
         self.threads: tuple[Background, ...] = ()
         """The probe's own."""
-        self.collected_s: Callable[[], float] = lambda: 0.0
-        """Seconds of all of these that were Python's collection of garbage."""
         self._threads_told = self._beside_s = 0.0
         self.own_s = self.all_s = 1e-9
         """Work on the thread that steps, and that with its clock reads and what passed through, in steps that count."""
@@ -185,10 +183,7 @@ class Cost:
 
     def begin(self) -> None:
         """The first step has ended: what a thread took until then belongs to no step."""
-        self._threads_told = self._of_threads()
-
-    def _of_threads(self) -> float:
-        return sum(each.cpu_s for each in self.threads) + self.beside_s() - self.collected_s()
+        self._threads_told = sum(each.cpu_s for each in self.threads) + self.beside_s()
 
     def measure(self, directory: Path) -> None:
         """Take a few milliseconds to measure; half of a watched call that does nothing is one read."""
@@ -211,7 +206,7 @@ class Cost:
         """
         if not self.read_s or not steps:
             return [0] * len(steps)
-        threads = self._of_threads()
+        threads = sum(each.cpu_s for each in self.threads) + self.beside_s()
         beside, self._threads_told = max(threads - self._threads_told, 0.0), threads
         self._beside_s += beside
         found = []

@@ -1,4 +1,4 @@
-"""A thread that looks where the stepping thread is, 25 times a second, or as often as it may.
+"""A thread that looks where the stepping thread is, 25 times a second; of a block half as often once there are `MANY` samples.
 
 A sample is a phase, the innermost line of the user's own code, and what that line was calling. It is late by as long as
 another thread holds on to Python (`FineSwitching`). Its own cost is measured by the thread's CPU clock: while it runs, the
@@ -25,8 +25,8 @@ from hotloop.probe.background import Background
 EVERY_S = 0.04
 SHOWN = 60
 FINE_S = 0.0005
-MOST = 0.002
-"""Share of a CPU that it takes where watching may take only so much of the steps' time."""
+MANY = 100
+"""Samples that name lines well enough for a cost of half to do."""
 MOST_CROWDED = 0.05
 """Share of the samples in which other threads may compute."""
 
@@ -47,10 +47,7 @@ class Sampler:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        most = 1.0 if watch.most_cost is None else MOST
-        self.background = Background(
-            "hotloop-sampler", self._turn, watch.note_now, first_s=EVERY_S, most=most
-        )
+        self.background = Background("hotloop-sampler", self._turn, watch.note_now, first_s=EVERY_S)
         self._switching = FineSwitching()
         self._pending: defaultdict[int, Counter[tuple[int, Key]]] = defaultdict(Counter)
         """By step; each with the number of its `span`, or 0."""
@@ -113,7 +110,8 @@ class Sampler:
         finally:
             if holds:
                 gc.enable()
-        return EVERY_S
+        is_seldom = self._watch.most_cost is not None and self.counted > MANY
+        return 2 * EVERY_S if is_seldom else EVERY_S
 
     def _sample(self) -> None:
         watch = self._watch

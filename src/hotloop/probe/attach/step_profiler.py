@@ -207,9 +207,10 @@ class StepProfiler:
 
     def _wait_for_device(self) -> None:
         if _on_cuda():
-            began = time.perf_counter()
+            is_in_work = self._watch.pause()  # the device is at the script's
             torch.cuda.synchronize()
-            self._watch.waited(time.perf_counter() - began)
+            if is_in_work:
+                self._watch.go_on()
 
     def _give_up(self, why: str) -> None:
         self.over, self._profiler, self._why_not = True, None, why

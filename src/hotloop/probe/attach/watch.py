@@ -211,8 +211,19 @@ class Watch:
         self._at_work = False
 
     def waited(self, seconds: float) -> None:
-        """The work that is being done has waited: for the device, at the script's work, or for the CPU."""
+        """The work that is being done has waited for the CPU, with no edge of a phase since."""
         self._began += seconds
+
+    def pause(self) -> bool:
+        """What follows is no work of the probe's, until `go_on`; whether it was at work."""
+        was_at_work = self._at_work
+        if was_at_work:
+            self._worked()
+        return was_at_work
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        self._at_work, self._began = True, time.perf_counter()
 
     def _book(self, now: float, phase: str) -> None:
         """Work up to now is the probe's, and in the time of this phase; told at each edge, also one that it makes itself."""

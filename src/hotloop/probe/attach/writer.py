@@ -67,11 +67,10 @@ class Parts:
         self.compiling = CompileWatch(self.watch)
         self.busy = Busy()
         self.cost = Cost()
-        self.cost.collected_s = lambda: self.garbage.in_own_threads_s
         self.imports = ImportsSeen()
         self.memory = MemoryWatch(directory)
         if most_cost is not None:  # of a block, whose end is seen: only a kill leaves an older file
-            self.memory.written_every *= 5
+            self.memory.written_every *= 5  # 10 s
 
     def clear(self) -> None:
         """What was taken for steps was none."""

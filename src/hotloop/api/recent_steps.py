@@ -24,15 +24,15 @@ class RecentSteps:
         return not self._steps and not self._were_taken
 
     def take(self) -> dict[str, float]:
-        """`step_s`, and each phase's fraction of it; empty where none has ended since."""
+        """`step_s`, and each phase's fraction of what is in phases: the CPU may be lost between the reads of the two clocks."""
         self._were_taken = not self.none_ended
         steps = [each for each in self._steps if each.counted]
         self._steps.clear()
         if not steps:
             return {}
-        wall_s = sum(each.wall_s for each in steps)
         phases = dict.fromkeys(phase for each in steps for phase in each.host)
-        return {"step_s": wall_s / len(steps)} | {
-            f"{phase}_fraction": sum(each.host.get(phase, 0.0) for each in steps) / wall_s
+        whole_s = sum(sum(each.host.values()) for each in steps) or 1.0
+        return {"step_s": sum(each.wall_s for each in steps) / len(steps)} | {
+            f"{phase}_fraction": sum(each.host.get(phase, 0.0) for each in steps) / whole_s
             for phase in phases
         }

@@ -301,7 +301,7 @@ def main() -> int:
         kind, steps, told = args.in_turns
         train_in_turns(kind, int(steps), Path(told))
         return 0
-    if args.steps % TURN:
+    if args.steps % TURN and "trainer" in (args.loops or ()):
         parser.error(f"--steps {args.steps} is no multiple of {TURN}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else "CPU"

@@ -24,7 +24,7 @@ class RecentSteps:
         return not self._steps and not self._were_taken
 
     def take(self) -> dict[str, float]:
-        """`step_s`, and each phase's fraction of what is in phases: the CPU may be lost between the reads of the two clocks."""
+        """`step_s`, and each phase's fraction of the time in phases, which add up to 1; empty where no step has ended since."""
         self._were_taken = not self.none_ended
         steps = [each for each in self._steps if each.counted]
         self._steps.clear()

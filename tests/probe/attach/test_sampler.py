@@ -11,7 +11,7 @@ from weakref import ref
 import pytest
 
 import warm_python
-from hotloop.probe.attach.sampler import FINE_S, FineSwitching, Sampler
+from hotloop.probe.attach.sampler import EVERY_S, FINE_S, MANY, FineSwitching, Sampler
 from hotloop.probe.attach.sites import Sites, module_of
 from hotloop.probe.attach.watch import Watch
 
@@ -136,6 +136,22 @@ def test_the_switch_interval_is_short_only_while_no_other_thread_computes() -> N
         ended.append(True)
         for each in (waiting, computing):
             each.join()
+
+
+@pytest.mark.parametrize(
+    ("most_cost", "counted", "times"), [(None, MANY + 1, 1), (0.018, MANY, 1), (0.018, MANY + 1, 2)]
+)
+def test_only_where_watching_has_a_bound_are_later_samples_fewer(
+    tmp_path: Path, most_cost: float | None, counted: int, times: int
+) -> None:
+    watch = Watch(tmp_path)
+    watch.most_cost = most_cost
+    sampler = Sampler(watch)
+    sampler.counted = counted
+    try:
+        assert sampler._turn() == times * EVERY_S
+    finally:
+        sampler.stop()
 
 
 def test_a_sample_keeps_nothing_of_the_script_alive(tmp_path: Path) -> None:
